@@ -26,7 +26,7 @@ from fedkin_hosts import keys
 from fedkin_hosts.control import Control
 from fedkin_hosts.link import LinkSettings
 from fedkin_hosts.machine import free_port
-from fedkin_hosts.submit import submit
+from fedkin_hosts.submitted import submit
 from programs import Program, Running, descendants, last_lines
 
 FAULTY = Path(__file__).parent / "hosts" / "faulty"

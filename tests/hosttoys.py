@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from fedkin.core import Bundle
 from fedkin.data import SiteData, federation_of
 from fedkin.engines import Loop
 from fedkin.experiment.execute import execute, one_thread
@@ -23,10 +25,13 @@ from fedkin.record.lines import RunLine
 from fedkin.record.result import Result
 from fedkin.server import Simulation
 from fedkin_hosts.client import ClientService
-from fedkin_hosts.heads import RunSetup
+from fedkin_hosts.heads import RunSetup, WireMessage, head_bytes, head_of
 from fedkin_hosts.joining import Clock
+from fedkin_hosts.messages import Clerk
+from fedkin_hosts.node import Node, Watch
+from fedkin_hosts.participants import Members
 from fedkin_hosts.serve import serve
-from fedkin_hosts.wire_format import WireMessage, head_bytes, head_of
+from fedkin_hosts.tensors import bundle, wire_message
 
 Touch = Callable[["Direct", str, WireMessage], WireMessage | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""
@@ -115,6 +120,106 @@ def with_setup(letter: WireMessage, setup: Mapping[str, Any]) -> WireMessage:
     """A letter that brings another setup, under its name."""
     name = RunSetup(setup["settings"], setup.get("card"), setup.get("network", "")).name
     return WireMessage({**letter.head, "setup": name, "inline": setup}, letter.body)
+
+
+def bare(of: WireMessage) -> dict[str, Any]:
+    """The head of a letter without the names of its tensors."""
+    return {n: v for n, v in of.head.items() if n != "tensors"}
+
+
+def changing(
+    kind: str,
+    change: Callable[[Bundle], Bundle] | bytes | None = None,
+    round: int | None = None,
+    who: str = "c1",
+    **head: Any,
+) -> Touch:
+    """One client's answers to letters of a kind (in a round) with another body, and other entries in their heads."""
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"]) != (who, kind) or round not in (None, of.head["round"]):
+            return answer
+        if callable(change):
+            return wire_message({**bare(answer), **head}, change(bundle(answer)))
+        return WireMessage({**answer.head, **head}, answer.body if change is None else change)
+
+    return touch
+
+
+def silent(*kinds: str, rounds: Collection[int] = (), who: str = "c1") -> Touch:
+    """One client never answers letters of some kinds (in some rounds)."""
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
+        lost = client == who and of.head["kind"] in kinds and (not rounds or of.head["round"] in rounds)
+        return None if lost else post.ask(client, of)
+
+    return touch
+
+
+def happening(fault: str, spoilt: Callable[[Bundle], Bundle]) -> Touch:
+    """What happens to the letter to c1 in round 2; a letter that comes twice has the same answer."""
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
+        if (client, of.head["kind"], of.head["round"]) != ("c1", "update", 2):
+            return post.ask(client, of)
+        answer = None if fault == "message lost" else post.ask(client, of)
+        if answer is None or fault == "answer lost":
+            return None
+        if fault == "message doubled":
+            again = post.ask(client, of)
+            assert (again.body, again.head["tensors"]) == (answer.body, answer.head["tensors"])
+        return wire_message(bare(answer), spoilt(bundle(answer))) if fault == "answer refused" else answer
+
+    return touch
+
+
+class Stopped(BaseException):
+    """The server is killed."""
+
+
+def stopped(s: Settings, folder: Path, post: Direct, round: int, then: Callable[[int], object] = lambda _: 0) -> Direct:
+    """A run whose server is killed after a round; ``then`` is called after each before. Its clients, for the next."""
+
+    def on_round(report: Any, line: Any) -> None:
+        then(report.round)
+        if report.round == round:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        on_hosts(s, folder, post, on_round=on_round)
+    return Direct(post.sites, off=post.off)
+
+
+class Heard:
+    """A touch that keeps letters of some kinds and their answers: client, round, letter, answer."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds, self.found = kinds, list[tuple[str, int, WireMessage, WireMessage]]()
+
+    def __call__(self, post: Direct, client: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(client, of)
+        if of.head["kind"] in self.kinds:
+            self.found.append((client, of.head["round"], of, answer))
+        return answer
+
+    def of(self, who: str) -> list[WireMessage]:
+        """The answers of one client."""
+        return [answer for client, _, _, answer in self.found if client == who]
+
+
+def of_worker(folder: Path, of: WireMessage, **flags: Any) -> WireMessage:
+    """The answer of a process that is started for one letter."""
+    watch = Watch(Node(**{"client_id": "c0", "data": "digits", "folder": folder, "insecure_test": True, **flags}))
+    try:
+        return watch.ask(of)
+    finally:
+        watch.close()
+
+
+def greeting(folder: Path, name: str = "fedavg", **tables: Any) -> WireMessage:
+    """The first letter of a run."""
+    return Clerk(settings(name, **tables), Members.load(folder)).write("hello", 0, 120.0, inline=True)
 
 
 def crafted(name: str, dtype: str, shape: list[Any], data: bytes = b"", size: int | None = None) -> bytes:

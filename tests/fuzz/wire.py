@@ -28,12 +28,12 @@ from fedkin.core import DataError, FedkinError
 from fedkin.data import Card
 from fedkin_hosts import heads
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireError, WireMessage, head_of
+from fedkin_hosts.masks import MemberTable
 from fedkin_hosts.messages import Clerk, NoSetup, OtherKey, OtherUpload, Reply, attempt
 from fedkin_hosts.participants import Members
-from fedkin_hosts.table import MemberTable
 from fedkin_hosts.tensors import bundle
-from fedkin_hosts.timeouts import Suspects
-from fedkin_hosts.wire_format import WireError, WireMessage, head_of
+from fedkin_hosts.transport import Suspects
 from grouped import tables
 from hosttoys import Direct, crafted, on_hosts, settings, sites, through_bytes
 
@@ -128,7 +128,7 @@ class _Desk:
         bad = _damaged(draw, asked)
         if bad is None:
             return
-        _only_refusals(lambda: heads.envelope(bad))
+        _only_refusals(lambda: heads.decode(bad, heads.Envelope))
         _only_refusals(lambda: MemberTable.read(WireMessage({**bad.head, "setup": "", "run": "r", "round": 1})))
         try:
             head = heads.decode(bad, heads.RequestHead)

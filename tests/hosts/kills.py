@@ -27,7 +27,7 @@ from programs import descendants
 
 METHODS = ("fedrep", "da-pfl", "ifca-cam", "pfedcs", "feddyn")
 TARGETS = ("node", "worker", "serverapp", "link")
-_WORDS = {"worker": "fedkin_hosts.worker", "serverapp": "flwr-serverapp"}
+_WORDS = {"worker": "fedkin_hosts.node", "serverapp": "flwr-serverapp"}
 _PATIENCE = 3600.0  # seconds for one round: a node's key is refused up to a minute after its host died
 _ROUND = 6.0  # seconds of a round about: kills are spread over it
 

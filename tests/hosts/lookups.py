@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedkin_hosts import keys, machine
 from fedkin_hosts.link import LinkSettings
-from fedkin_hosts.submit import submit
+from fedkin_hosts.submitted import submit
 from hosttoys import settings
 from programs import Program, Running, wait_until
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin_hosts.submit import packed_app
+from fedkin_hosts.submitted import packed_app
 from hostprograms import Fleet
 from hosttoys import settings
 

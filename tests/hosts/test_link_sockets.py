@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from programs import Program, Running, ServedGate
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
 from fedkin_hosts.control import Control
-from fedkin_hosts.gate import Gate, client_context, server_context
+from fedkin_hosts.gate import Gate, server_context
 from fedkin_hosts.link import LinkSettings
 from fedkin_hosts.machine import answers
 from fedkin_hosts.signed import Keyring
@@ -46,7 +47,7 @@ def link(folder: Path) -> Iterator[Running]:
 
 def post(address: str, folder: Path, path: str) -> int:
     host, _, port = address.rpartition(":")
-    context = client_context(folder / "keys" / "ca.crt")
+    context = ssl.create_default_context(cafile=folder / "keys" / "ca.crt")
     connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=300)
     try:
         connection.request("POST", path, b"", {"content-type": "application/x-protobuf"})
@@ -99,7 +100,7 @@ def test_plain_text_is_refused(link: Running, folder: Path) -> None:
 def test_an_expired_certificate_is_refused(link: Running, folder: Path, tmp_path: Path) -> None:
     """F14: nodes do not speak to a gate whose certificate has run out, and a link does not start with one."""
     old = keys.make_authority(tmp_path / "keys", ["127.0.0.1"], days=-0.5)
-    trust = client_context(folder / "keys" / "ca.crt")
+    trust = ssl.create_default_context(cafile=folder / "keys" / "ca.crt")
     serving = server_context(old.server, old.server_key)
     gate = ServedGate(Gate("127.0.0.1", 0, serving, f"https://{link.inner}", trust, Keyring()))
     try:

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin_hosts.gate import Limits, client_context
+from fedkin_hosts.gate import Limits
 from fedkin_hosts.link import LinkSettings
 from linkprograms import command, node, place_for, statuses, until
 from programs import Running, descendants
@@ -54,7 +54,7 @@ def test_bodies_without_a_registered_key_take_no_memory(tmp_path: Path, key: str
     """Six requests of 60 MB at once, unsigned or signed with an unknown key, are refused by their heads: the largest
     memory of the link's processes grows by less than the size of two, where the operator allows bodies of 64 MB."""
     place = place_for(tmp_path / "link")
-    trust = client_context(place / "keys" / "ca.crt")
+    trust = ssl.create_default_context(cafile=place / "keys" / "ca.crt")
     with command(place, "--max-body", "64") as (process, _):
         found = re.search(r"nodes reach: (\S+)", (place / "out.txt").read_text())
         assert found is not None
@@ -80,7 +80,7 @@ def test_idle_connections_do_not_lock_a_node_out(tmp_path: Path) -> None:
     """With more idle TLS connections from one address than strangers may have, none of which is ended for idleness, a
     node at that address comes online and stays."""
     place = place_for(tmp_path / "link")
-    trust = client_context(place / "keys" / "ca.crt")
+    trust = ssl.create_default_context(cafile=place / "keys" / "ca.crt")
     limits = Limits(head_seconds=3600.0, idle_seconds=3600, strangers=64)
     up = Running(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0, limits=limits))
     try:

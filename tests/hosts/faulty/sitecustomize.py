@@ -17,7 +17,7 @@ def install(path: Path) -> None:
     from fedkin_hosts import client as sites
 
     if "FAULT_VERSION" in os.environ:
-        from fedkin_hosts import versions
+        from fedkin_hosts import allowed_code as versions
 
         versions.__version__ = os.environ["FAULT_VERSION"]
     answer = sites.ClientService.answer
@@ -58,8 +58,8 @@ def spoilt(made, what):
     """The answer with something wrong in its first tensor of floating-point numbers."""
     import torch
 
+    from fedkin_hosts.heads import WireMessage
     from fedkin_hosts.tensors import bundle, wire_message
-    from fedkin_hosts.wire_format import WireMessage
 
     if what == "long side":
         text = json.dumps({"model": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]}}).encode()
@@ -128,5 +128,5 @@ if "node" in sys.orig_argv and "FAULTS" in os.environ and "fedkin" in sys.orig_a
     install_flower(Path(os.environ["FAULTS"]))
 if any("flwr-serverapp" in word for word in sys.orig_argv) and "FAULT_SERVER" in os.environ:
     install_server(int(os.environ["FAULT_SERVER"]))
-if "fedkin_hosts.worker" in sys.orig_argv and "FAULTS" in os.environ:
+if "fedkin_hosts.node" in sys.orig_argv and "FAULTS" in os.environ:
     install(Path(os.environ["FAULTS"]))

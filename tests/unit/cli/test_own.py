@@ -17,7 +17,7 @@ from fedkin.experiment.settings import settings_from, sources_of, table_of
 from fedkin.methods import get_title
 from fedkin.storage.toml import read_toml
 from fedkin_hosts.allowed_code import Allowed, settings_of
-from fedkin_hosts.submitted import packed
+from fedkin_hosts.submitted import Submitted
 from grouped import described
 from owncode import CAUTIOUS
 
@@ -251,7 +251,7 @@ def test_no_file_goes_to_hosts(fedkin: Command, mine: str, tmp_path: Path) -> No
     """A file is refused where it is submitted, and by a node that is told to run one."""
     settings = described(mine)
     with pytest.raises(ConfigError, match="no code is sent to nodes: make it a package"):
-        packed(settings, tmp_path / "run")
+        Submitted.of(settings, tmp_path / "run")
     told = {"method": {"name": str(tmp_path / "own" / "mine.py:Cautious")}}
     assert settings_from(told).method["step"] == 0.5  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="no code is sent to nodes"):

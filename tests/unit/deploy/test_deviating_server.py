@@ -16,11 +16,10 @@ from torch import Tensor
 
 from fedkin.core import Bundle
 from fedkin.experiment.settings import Settings
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
-from hosttoys import Direct, altered, lines, on_hosts, settings, sites
+from hosttoys import Direct, altered, bare, lines, on_hosts, settings, sites
 
-pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
 Lie = Callable[[WireMessage], WireMessage]
 
 
@@ -48,7 +47,7 @@ def body(change: Callable[[Tensor], Tensor]) -> Lie:
     def told(of: WireMessage) -> WireMessage:
         if of.head["kind"] != "update":
             return of
-        head = {n: v for n, v in of.head.items() if n != "tensors"}
+        head = bare(of)
         return wire_message(head, Bundle(model=change(bundle(of).model)))
 
     return told
@@ -148,7 +147,7 @@ def test_an_operator_that_lifts_the_limit_is_told(tmp_path: Path) -> None:
         def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
             answer = post.ask(client, of)
             if client == "c1" and of.head["kind"] == "describe":
-                head = {n: v for n, v in answer.head.items() if n != "tensors"}
+                head = bare(answer)
                 return wire_message(head, bundle(answer).but(size=torch.tensor(1000)))
             return answer
 

@@ -18,7 +18,7 @@ from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all, folder, load_export
 from fedkin_hosts.allowed_code import Allowed
 from fedkin_hosts.client import ClientService
-from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.heads import WireMessage
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
 from owncode import CAUTIOUS
 
@@ -58,14 +58,20 @@ def test_as_exported_from_a_simulation(name: str, tmp_path: Path) -> None:
     s, last = settings(name), dict[int, dict[str, Any]]()
     for line in on_hosts(s, tmp_path, Direct(sites(tmp_path))).clients:
         last[line.client] = line
-    for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
-        ours = taken_home(tmp_path, f"c{i}")
-        same_export(ours, theirs, *HERE)
+    for i, ours in enumerate(as_simulated(s, tmp_path)):
         card = json.loads((ours / "card.json").read_text())
         assert card["client_name"] == f"c{i}"
         assert card["test"]["as_evaluated"] is True
         assert (card["test"]["correct"], card["test"]["n"]) == (last[i].correct, last[i].n_test)
         assert not (ours.parent / "model" / "model.json").exists()
+
+
+def as_simulated(s: Settings, folder: Path, *but: str) -> list[Path]:
+    """What each client keeps, which is what a simulation exports but for some entries of the card."""
+    kept = [taken_home(folder, f"c{i}") for i in range(3)]
+    for ours, theirs in zip(kept, export_all(simulated(s), folder / "simulated"), strict=True):
+        same_export(ours, theirs, *(but or HERE))
+    return kept
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -120,10 +126,7 @@ def test_shares_of_a_table_are_scaled_by_all_training_parts(hospitals: Path, tmp
     s = of_tables(hospitals, scaling="pooled")
     shares = {i: ClientService(f"c{i}", SiteData(hospitals, share=i), tmp_path / "disks") for i in range(3)}
     on_hosts(s, tmp_path, Direct(shares))
-    found = set()
-    for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
-        same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        found.add(load_export(taken_home(tmp_path, f"c{i}")).card.preparation)
+    found = {load_export(ours).card.preparation for ours in as_simulated(s, tmp_path)}
     assert len(found) == 1
 
 
@@ -167,17 +170,15 @@ def test_methods_and_networks_by_import_path(installed: str, tmp_path: Path) -> 
     """As those of the catalogue."""
     s = settings(f"{installed}.methods:Cautious", model={"model": f"{installed}.nets:build"})
     on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
-    for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
-        same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        assert load_export(taken_home(tmp_path, f"c{i}")).card.method["name"] == f"{installed}.methods:Cautious"
+    for ours in as_simulated(s, tmp_path):
+        assert load_export(ours).card.method["name"] == f"{installed}.methods:Cautious"
 
 
 def test_a_prediction_of_ones_own(installed: str, tmp_path: Path) -> None:
     """The program at the host does what the method's `predict` does."""
     s = settings(f"{installed}.methods:Doubling")
     on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
-    for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
-        same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
+    as_simulated(s, tmp_path)
 
 
 # ---- hosts that come back -------------------------------------------------------------------------------------------
@@ -193,9 +194,8 @@ def test_a_worker_that_was_started_anew(name: str, tmp_path: Path) -> None:
         return post.ask(client, of)
 
     last = {line.client: line for line in on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch)).clients}
-    for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
-        same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        assert load_export(taken_home(tmp_path, f"c{i}")).card.test.correct_as_evaluated == last[i].correct
+    for i, ours in enumerate(as_simulated(s, tmp_path)):
+        assert load_export(ours).card.test.correct_as_evaluated == last[i].correct
 
 
 def test_what_was_told_is_compared(tmp_path: Path) -> None:

@@ -8,9 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-
-pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedkin[flower]'")
-
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
@@ -21,7 +18,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedkin.core.errors import EngineError
 from fedkin_hosts import fleet
 from fedkin_hosts.flower import from_records, to_records
-from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.heads import WireMessage
+from refusals import refuses
 from standin import keyring_of
 
 
@@ -196,7 +194,7 @@ def test_a_refused_node_gives_up(said: list[str], monkeypatch: pytest.MonkeyPatc
     """For two minutes it tries again and says the gate's reason."""
     link = Link(message(1))
     link.faults = [("ActivateNode", refused(412))] * 99
-    with pytest.raises(EngineError, match="the gate says no"):
+    with refuses(EngineError, "the gate says no"):
         serve(link, said, monkeypatch)
     assert len(said) == 25
     assert link.calls == []

@@ -8,22 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
 
-flwr = pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedkin[flower]'")
-
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict  # noqa: E402
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
-
-from fedkin.methods import METHODS  # noqa: E402
-from fedkin_hosts.client import ClientService  # noqa: E402
-from fedkin_hosts.flower import FlowerPost, from_records, to_records  # noqa: E402
-from fedkin_hosts.serve import serve  # noqa: E402
-from fedkin_hosts.wire_format import BODY_LIMIT, WireError, WireMessage  # noqa: E402
-from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
-from thorough import thorough_except  # noqa: E402
-from toys import refused  # noqa: E402
+from fedkin.methods import METHODS
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.flower import FlowerPost, from_records, to_records
+from fedkin_hosts.heads import BODY_LIMIT, WireError, WireMessage
+from fedkin_hosts.serve import serve
+from hosttoys import Time, same_server, settings, simulated, sites
+from thorough import thorough_except
+from toys import refused
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import itertools
@@ -14,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,13 +25,10 @@ import pytest
 
 from fedkin.core.errors import ConfigError
 from fedkin_hosts import keys
-
-pytest.importorskip("uvicorn", reason="uvicorn comes with fedkin[flower]")
-pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
-
-from fedkin_hosts.gate import Gate, Limits, client_context, server_context
+from fedkin_hosts.gate import Gate, Limits, server_context
 from fedkin_hosts.signed import AGE_SECONDS, SKEW_SECONDS, Keyring, Unsigned
 from programs import ServedGate
+from refusals import refuses
 from standin import FORBIDDEN, Everyone, StandIn, keyring_of, signed
 
 LIMITS = Limits(
@@ -54,7 +52,7 @@ def gate_of(
 ) -> Gate:
     """A gate in front of a port of this machine, which trusts the same authority there unless told otherwise."""
     serving = server_context(authority.server, authority.server_key)
-    trust = trust or client_context(authority.ca)
+    trust = trust or ssl.create_default_context(cafile=authority.ca)
     return Gate("127.0.0.1", port, serving, f"https://127.0.0.1:{upstream}", trust, keyring, limits)
 
 
@@ -65,7 +63,7 @@ class Site:
         self.link = StandIn(server_context(authority.server, authority.server_key))
         self.seen = self.link.seen
         self.authority = authority
-        self.trust = client_context(authority.ca)
+        self.trust = ssl.create_default_context(cafile=authority.ca)
         self.gate = ServedGate(
             gate_of(authority, self.link.port, Everyone() if keyring is None else keyring, limits, self.trust)
         )
@@ -100,13 +98,34 @@ class Site:
         return status, got
 
     def post(self, path: str, body: object = b"", **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
+        with self.node() as link:
+            return asked(link, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+
+    @contextmanager
+    def node(self) -> Iterator[http.client.HTTPSConnection]:
+        """A connection as a node has one."""
         link = http.client.HTTPSConnection("127.0.0.1", self.gate.port, context=self.trust, timeout=300)
-        try:
-            link.request("POST", path, body, {k.replace("_", "-"): v for k, v in headers.items()})
-            answer = link.getresponse()
-            return answer.status, answer.read(), answer.headers
-        finally:
-            link.close()
+        with contextlib.closing(link):
+            yield link
+
+
+def asked(
+    link: http.client.HTTPSConnection, path: str, body: object, headers: dict[str, str]
+) -> tuple[int, bytes, http.client.HTTPMessage]:
+    """Status, body and headers of the answer to a POST."""
+    link.request("POST", path, body, headers)
+    answer = link.getresponse()
+    return answer.status, answer.read(), answer.headers
+
+
+@contextmanager
+def standing(authority: keys.Authority, limits: Limits = LIMITS, keyring: Keyring | None = None) -> Iterator[Site]:
+    """A site of its own for one test."""
+    site = Site(authority, limits, keyring)
+    try:
+        yield site
+    finally:
+        site.close()
 
 
 @pytest.fixture(scope="module")
@@ -169,27 +188,23 @@ def test_a_body_is_streamed(site: Site) -> None:
 
 def test_one_connection_serves_many_requests(site: Site) -> None:
     """A node keeps its connection between calls, as a handshake for each would cost more than the call."""
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
-    for n in range(3):
-        link.request("POST", "/v1/fleet/echo", b"x" * n)
-        first = link.sock
-        assert link.getresponse().read() == b"x" * n
-        assert link.sock is first
-    link.close()
+    with site.node() as link:
+        socks = set()
+        for n in range(3):
+            assert asked(link, "/v1/fleet/echo", b"x" * n, {})[1] == b"x" * n
+            socks.add(link.sock)
+    assert len(socks) == 1
 
 
-@pytest.mark.parametrize("target", FORBIDDEN)
-def test_everything_else_is_forbidden(site: Site, target: str) -> None:
+METHODS = ("GET", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post", "PRI")
+TARGETS = [("POST", target) for target in FORBIDDEN] + [(method, "/v1/fleet/pull-messages") for method in METHODS]
+
+
+@pytest.mark.parametrize(("method", "target"), TARGETS)
+def test_everything_else_is_forbidden(site: Site, method: str, target: str) -> None:
     """403 for whatever is not plainly a call of the fleet; the SuperLink hears nothing of it."""
-    status, _ = site.say(CALL.replace(b"/v1/fleet/pull-messages", target.encode()) + b"\r\n")
-    assert status == 403
-    assert site.seen == []
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post", "PRI"])
-def test_other_methods_are_forbidden(site: Site, method: str) -> None:
-    """Nodes only ever POST."""
-    assert site.say(CALL.replace(b"POST", method.encode()) + b"\r\n")[0] == 403
+    call = CALL.replace(b"POST", method.encode()).replace(b"/v1/fleet/pull-messages", target.encode())
+    assert site.say(call + b"\r\n")[0] == 403
     assert site.seen == []
 
 
@@ -312,8 +327,7 @@ def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
     """A head that does not end and an idle connection end without an answer; a body that stalls and one that trickles
     get 408."""
     short = replace(LIMITS, head_seconds=0.3, stall_seconds=0.2, request_seconds=0.4)
-    site = Site(authority, short)
-    try:
+    with standing(authority, short) as site:
         for head in (b"", b"POST /v1/fl", CALL):
             assert site.say(head) == (0, b"")
         assert site.say(CALL + b"Content-Length: 10\r\n\r\nabc")[0] == 408
@@ -330,8 +344,6 @@ def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
                 trickle(link, CALL[:-2] + b"a" * 1000)
         assert [size for _, _, size in site.seen] == [2]
         assert site.gate.refused[408] == 2
-    finally:
-        site.close()
 
 
 def wrong(records: list[logging.LogRecord]) -> list[str]:
@@ -360,12 +372,9 @@ def test_a_body_that_breaks_is_no_request(
 ) -> None:
     """Odd chunks, of nodes and of strangers, also while a refusal is on its way: the SuperLink gets no whole request,
     the connection ends, and the gate does not stumble."""
-    site = Site(authority, replace(LIMITS, stall_seconds=0.1), Keyring() if head else Everyone())
-    try:
-        with suppress(OSError):
-            site.say(CALL + head + pieces[0], *pieces[1:])
-    finally:
-        site.close()
+    limits, keyring = replace(LIMITS, stall_seconds=0.1), Keyring() if head else Everyone()
+    with standing(authority, limits, keyring) as site, suppress(OSError):
+        site.say(CALL + head + pieces[0], *pieces[1:])
     assert site.seen == []
     assert site.gate.refused.total() > 0
     assert wrong(caplog.records) == []
@@ -373,11 +382,8 @@ def test_a_body_that_breaks_is_no_request(
 
 def test_an_unsigned_request_is_not_asked_for_its_body(authority: keys.Authority) -> None:
     """A client that waits for leave to send its body gets the refusal instead."""
-    site = Site(authority, LIMITS, Keyring())
-    try:
+    with standing(authority, LIMITS, Keyring()) as site:
         status, got = site.say(CALL + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
-    finally:
-        site.close()
     assert (status, got.count(b"HTTP/1.1 ")) == (401, 1)
 
 
@@ -404,7 +410,7 @@ def test_a_superlink_of_another_authority_is_not_asked(authority: keys.Authority
     """What listens on the inner port without the authority's certificate gets no request."""
     other = Site(keys.make_authority(tmp_path, ["127.0.0.1"]), LIMITS)
     other.gate.stop()
-    trust = client_context(authority.ca)
+    trust = ssl.create_default_context(cafile=authority.ca)
     other.gate = ServedGate(gate_of(other.authority, other.link.port, Everyone(), trust=trust))
     try:
         assert other.post("/v1/fleet/echo", b"x")[0] == 502
@@ -423,7 +429,7 @@ def test_tls_is_a_must(site: Site, tmp_path: Path) -> None:
             answer = b""
     assert b"HTTP" not in answer
     with pytest.raises(ssl.SSLCertVerificationError):
-        site.raw(client_context(keys.make_authority(tmp_path, ["127.0.0.1"]).ca))
+        site.raw(ssl.create_default_context(cafile=keys.make_authority(tmp_path, ["127.0.0.1"]).ca))
     old = ssl.create_default_context(cafile=str(site.authority.ca))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with site.raw(old) as link:
@@ -437,8 +443,8 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     gate = ServedGate(gate_of(authority, 1, Keyring()))
     try:
         plain = socket.create_connection(("127.0.0.1", gate.port), timeout=300)
-        with plain, pytest.raises(ssl.SSLCertVerificationError, match="expired"):
-            client_context(authority.ca).wrap_socket(plain, server_hostname="127.0.0.1")
+        with plain, refuses(ssl.SSLCertVerificationError, "expired"):
+            ssl.create_default_context(cafile=authority.ca).wrap_socket(plain, server_hostname="127.0.0.1")
     finally:
         gate.stop()
 
@@ -477,7 +483,6 @@ def test_a_signed_request_passes(guarded: Site, private: Path) -> None:
 
 def test_flowers_own_signature_passes(guarded: Site, private: Path) -> None:
     """The headers that the installed flwr puts on a request are the ones that the gate looks at."""
-    pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
     httpx = pytest.importorskip("httpx")
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -542,28 +547,18 @@ def test_a_clock_may_be_ahead_as_far_as_flower_allows(private: Path) -> None:
     head = [(name.encode(), value.encode()) for name, value in signed(private / "c0").items()]
     stamp = datetime.fromisoformat(dict(head)[b"flwr-timestamp"].decode())
     assert keyring.holder(head, stamp - timedelta(seconds=4.9)) == "c0"
-    with pytest.raises(
-        Unsigned, match=r"the clock of c0 is 6\.0 s ahead of this machine's \(Flower allows 5 s\); set the"
-    ):
+    with refuses(Unsigned, "c0 is 6.0 s ahead", "5 s"):
         keyring.holder(head, stamp - timedelta(seconds=6))
 
 
 def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private: Path) -> None:
     """A key that is loaded passes, one that is dropped does not, on a connection that was open before, too."""
     keyring = keyring_of(private / "c1.pub")
-    site = Site(authority, LIMITS, keyring)
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
-    try:
+    with standing(authority, LIMITS, keyring) as site, site.node() as link:
         for name, key, status in (("", "c1", 200), ("c0", "c0", 200), ("", "c1", 412)):
             if name:
                 keyring.load({name: keys.public_key(private / f"{name}.pub")})
-            link.request("POST", "/v1/fleet/echo", b"x", signed(private / key))
-            answer = link.getresponse()
-            answer.read()
-            assert answer.status == status
-    finally:
-        link.close()
-        site.close()
+            assert asked(link, "/v1/fleet/echo", b"x", signed(private / key))[0] == status
 
 
 def test_a_key_that_is_not_kept_admits_nobody(private: Path) -> None:
@@ -579,18 +574,12 @@ def test_idle_connections_keep_nobody_out(authority: keys.Authority, private: Pa
     """With more idle connections than strangers may have, all from one address, the next one from there is served; the
     oldest idle ones gave way."""
     keyring = keyring_of(private / "c0.pub")
-    site = Site(authority, replace(LIMITS, strangers=4, head_seconds=600.0), keyring)
-    idle = []
-    try:
-        for _ in range(12):
-            idle.append(site.raw())
+    limits = replace(LIMITS, strangers=4, head_seconds=600.0)
+    with standing(authority, limits, keyring) as site, contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(site.raw()) for _ in range(12)]
         assert site.post("/v1/fleet/echo", b"x", **signed(private / "c0"))[:2] == (200, b"x")
         assert site.gate.refused[503] == 9
         assert idle[0].recv(1) == b""
-    finally:
-        for link in idle:
-            link.close()
-        site.close()
 
 
 Strangers = Callable[[Site, list[socket.socket], threading.Event], None]
@@ -598,7 +587,7 @@ Strangers = Callable[[Site, list[socket.socket], threading.Event], None]
 
 def answers_beside(site: Site, private: Path, strangers: Strangers, seconds: float) -> Counter[str]:
     """The answers to two registered nodes, which connect anew for each request while strangers do what they do."""
-    trust, ended, answers = client_context(site.authority.ca), threading.Event(), Counter[str]()
+    trust, ended, answers = ssl.create_default_context(cafile=site.authority.ca), threading.Event(), Counter[str]()
     opened: list[socket.socket] = []
 
     def node(key: str) -> None:
@@ -668,11 +657,8 @@ def test_strangers_cost_nodes_no_request(
     """Each request of registered nodes is answered, whatever connections without a key come and go, and nothing goes
     wrong within the gate."""
     limits = Limits(strangers=16, head_seconds=0.3 if strangers is waves else 10.0)
-    site = Site(authority, limits, keyring_of(*private.glob("*.pub")))
-    try:
+    with standing(authority, limits, keyring_of(*private.glob("*.pub"))) as site:
         answers = answers_beside(site, private, strangers, seconds)
-    finally:
-        site.close()
     assert answers.keys() == {"200 x"}, answers
     assert answers.total() > seconds
     assert strangers is waves or site.gate.refused[503] > 0
@@ -682,34 +668,25 @@ def test_strangers_cost_nodes_no_request(
 def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Authority, private: Path) -> None:
     """The first request has to come soon; between two requests of a registered node there may be more time."""
     limits = replace(LIMITS, head_seconds=0.3, idle_seconds=600)
-    site = Site(authority, limits, keyring_of(private / "c0.pub"))
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
-    try:
-        link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
-        assert link.getresponse().read() == b"x"
+    with standing(authority, limits, keyring_of(private / "c0.pub")) as site, site.node() as link:
+        assert asked(link, "/v1/fleet/echo", b"x", signed(private / "c0"))[1] == b"x"
+        known = link.sock
         with site.raw() as quiet:
             assert quiet.recv(1) == b""  # it ends, and the known node's, which is older and idle too, does not
-        known = link.sock
-        link.request("POST", "/v1/fleet/echo", b"y", signed(private / "c0"))
-        assert link.getresponse().read() == b"y"
+        assert asked(link, "/v1/fleet/echo", b"y", signed(private / "c0"))[1] == b"y"
         assert link.sock is known
-    finally:
-        link.close()
-        site.close()
 
 
 def test_connections_are_limited_by_key(authority: keys.Authority, private: Path) -> None:
     """A node's connections beyond its limit are refused by name; another node at the same address is not touched; when
     one of them ends, another may come."""
-    site = Site(authority, replace(LIMITS, per_key=2, idle_seconds=600), keyring_of(*private.glob("*.pub")))
-    links = [http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300) for _ in "abcd"]
+    limits = replace(LIMITS, per_key=2, idle_seconds=600)
+    with standing(authority, limits, keyring_of(*private.glob("*.pub"))) as site, contextlib.ExitStack() as stack:
+        links = [stack.enter_context(site.node()) for _ in "abcd"]
 
-    def ask(i: int, key: str) -> tuple[int, bytes]:
-        links[i].request("POST", "/v1/fleet/echo", b"x", signed(private / key))
-        answer = links[i].getresponse()
-        return answer.status, answer.read()
+        def ask(i: int, key: str) -> tuple[int, bytes]:
+            return asked(links[i], "/v1/fleet/echo", b"x", signed(private / key))[:2]
 
-    try:
         assert [ask(0, "c0"), ask(1, "c0")] == [(200, b"x")] * 2
         status, why = ask(2, "c0")
         assert (status, b"c0 has 2 connections already" in why) == (503, True)
@@ -719,10 +696,6 @@ def test_connections_are_limited_by_key(authority: keys.Authority, private: Path
         while ask(2, "c0")[0] != 200:
             assert time.monotonic() < end
             time.sleep(0.02)
-    finally:
-        for link in links:
-            link.close()
-        site.close()
 
 
 def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -737,7 +710,7 @@ def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture)
 
 def test_a_taken_port_is_said(site: Site) -> None:
     """Address and remedy are in the text."""
-    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1 port {site.gate.port} .*choose another"):
+    with refuses(ConfigError, f"127.0.0.1 port {site.gate.port}"):
         gate_of(site.authority, 1, Keyring(), port=site.gate.port)
 
 

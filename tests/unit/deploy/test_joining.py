@@ -1,10 +1,11 @@
-"""Clients that give no description when they join: for reasons that may pass they are asked again, and the first round
-waits for as many clients as the settings say."""
+"""Clients that join: under which name, after which answers, and how long the first round waits for them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ import torch
 
 from fedkin.core import EngineError
 from fedkin.core.refusals import Reason
+from fedkin.experiment.settings import digest, settings_from, table_of
+from fedkin_hosts.heads import WireMessage, refusal
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage, refusal
-from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
+from hosttoys import Direct, bare, lines, on_hosts, same_server, settings, simulated, sites, traced
+from refusals import refuses
 
 Fault = Callable[[WireMessage, str], WireMessage | str | None]
 PASSING: dict[str, Fault] = {
@@ -135,7 +138,7 @@ def test_the_first_round_waits_for_the_number_of_clients(tmp_path: Path) -> None
     """Three are wanted, and c2 never describes itself: no round is played with two, and the error says who is here."""
     s = settings("fedavg")
     post = Direct(sites(tmp_path), touch=Fails("c2", PASSING["no answer"], times=100))
-    with pytest.raises(EngineError, match=r"waited 60 s for 3 clients; there are 2: c0, c1\. .*events\.jsonl"):
+    with refuses(EngineError, "60 s", "3 clients", "2: c0, c1.", "events.jsonl"):
         on_hosts(s, tmp_path, post)
     assert {kind for _, kind, _ in post.log} == {"hello", "describe"}
     assert told(tmp_path, "c0") == []  # no client has a number yet
@@ -169,7 +172,7 @@ def test_another_client_takes_the_place_of_a_refused_one(tmp_path: Path) -> None
             return answer
         post.off.discard(102)
         b = bundle(answer).but(size=torch.tensor(0))
-        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return wire_message(bare(answer), b)
 
     post = Direct(sites(tmp_path), off={102}, touch=touch)
     ours = on_hosts(s, tmp_path, post)
@@ -207,3 +210,81 @@ def test_a_client_joins_although_rounds_are_longer_than_its_answer_is_kept(tmp_p
     ours = on_hosts(s, tmp_path, post, on_round=lambda *_: post.off.clear())
     assert [list(line.joined) for line in ours.rounds[:4]] == [[0, 1], [], [], [2]]
     assert list(ours.rounds[-1].answered) == [0, 1, 2]
+
+
+NAMED = {100: "c0", 101: "c1", 102: "c2"}
+
+
+def joined(folder: Path) -> list[str]:
+    """Names of those who took part, in the order of their numbers."""
+    return [client["client"] for client in json.loads((folder / "run" / "clients.json").read_text())["clients"]]
+
+
+def test_clients_under_the_names_of_their_keys_join(tmp_path: Path) -> None:
+    """With every key registered under its client's name the run is the simulator's."""
+    s = settings("fedavg")
+    assert same_server(on_hosts(s, tmp_path, Direct(sites(tmp_path), named=NAMED)), simulated(s))
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_client_under_another_name_than_its_keys(free: bool, tmp_path: Path) -> None:
+    """The node with the key of c7 comes as c1: it is refused by the name of its key, unless names are free, which does
+    not change the digest of the settings."""
+    s = settings("fedavg", hosts={"min_clients": 2, "free_names": free})
+    on_hosts(s, tmp_path, Direct(sites(tmp_path), named={**NAMED, 101: "c7"}))
+    assert joined(tmp_path) == (["c0", "c1", "c2"] if free else ["c0", "c2"])
+    why = f"refused: {Reason('other-name', value='c1', expected='c7')}"
+    assert told(tmp_path, "c7") == ([] if free else [why])
+    assert digest(table_of(s)) == digest(table_of(settings("fedavg", hosts={"min_clients": 2})))
+    assert settings_from(table_of(s)).hosts.free_names is free
+
+
+def test_a_key_without_a_name_is_asked_again(tmp_path: Path) -> None:
+    """A node whose key is registered while the server greets it is told of once, and joins when the name is there."""
+    s, asked = settings("fedavg"), list[int]()
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
+        if client == "c1" and of.head["kind"] == "hello":
+            asked.append(1)
+            if len(asked) == 4:
+                post.named = NAMED
+        return post.ask(client, of)
+
+    post = Direct(sites(tmp_path), named={100: "c0", 102: "c2"}, touch=touch)
+    on_hosts(s, tmp_path, post)
+    assert joined(tmp_path) == ["c0", "c1", "c2"]
+    assert len(asked) == 4
+    (why,) = told(tmp_path, "?")
+    assert "came as c1" in why
+
+
+def test_late_hellos_are_said(tmp_path: Path) -> None:
+    """Two hellos of c1 expire: the events name it and say what to look at, and the third one lets it join."""
+    s, heard = settings("fedavg", hosts={"wait_timeout": 3600.0}), list[float]()
+
+    def touch(post: Direct, client: str, of: WireMessage) -> Any:
+        if client == "c1" and of.head["kind"] == "hello":
+            heard.append(of.head["deadline"])
+            if len(heard) < 3:
+                return "expired" if len(heard) == 2 else None  # as Flower says it, or not at all
+        return post.ask(client, of)
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), named=NAMED, touch=touch))
+    assert joined(tmp_path) == ["c0", "c1", "c2"]
+    assert heard == [60.0] * 3
+    assert len([why for why in told(tmp_path, "c1") if "within 60 s" in why]) == 2
+    assert same_server(ours, simulated(s))
+
+
+def test_names_are_those_that_the_link_registered(tmp_path: Path) -> None:
+    """Flower lists a node with the name under which the link registered its key; a link without keys has no names."""
+    flower = pytest.importorskip("fedkin_hosts.flower", reason="flwr is not installed: pip install 'fedkin[flower]'")
+
+    class Grid:
+        def get_nodes(self) -> list[Any]:
+            return [SimpleNamespace(node_id=7, name="c0"), SimpleNamespace(node_id=8, name="")]
+
+    post = flower.FlowerPost(Grid(), True, tmp_path)
+    assert post.names() is None
+    (tmp_path / "link.db").touch()
+    assert post.names() == {7: "c0"}

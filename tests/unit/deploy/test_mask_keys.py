@@ -18,19 +18,15 @@ from fedkin.core import Bundle, ConfigError
 from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
 from fedkin.experiment.settings import Settings
+from fedkin_hosts import keys, masks
 from fedkin_hosts.client import ClientService
-from fedkin_hosts.heads import RunSetup
-from fedkin_hosts.maskkeys import MaskKeys, Signing
-from fedkin_hosts.node import Node, _duty
+from fedkin_hosts.heads import RunSetup, WireMessage
+from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked
+from fedkin_hosts.node import Node
 from fedkin_hosts.privacy_budget import PrivacyLimits
-from fedkin_hosts.table import MemberTable, Unmasked
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
-from fedkin_hosts.worker import Duty, Watch
-from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
-
-masks = pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
-from fedkin_hosts import keys  # noqa: E402 - needs cryptography
+from hosttoys import Direct, Heard, bare, greeting, lines, of_worker, on_hosts, same_server, settings, simulated, sites
+from refusals import refuses
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,7 +39,7 @@ def secure(**tables: Any) -> Settings:
 
 def again(of: WireMessage, more: float, public: str | None = None) -> WireMessage:
     """The same request with another model, and with another key of its receiver if one is given."""
-    head = {n: v for n, v in of.head.items() if n != "tensors"}
+    head = bare(of)
     head["session"] += 1
     if public is not None:
         members = [[i, public if i == head["client"] else key, w] for i, key, w, *_ in head["pool"]["members"]]
@@ -106,48 +102,26 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "the run asks for uploads without masks" in caplog.text
     assert "--only-masked" in caplog.text
 
-    (tmp_path / "second").mkdir()
-    mixed = Direct(sites(tmp_path / "second"))
-    mixed.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "second" / "disks", limits)
-    ours = on_hosts(settings("fedavg", run={"rounds": 1}, hosts={"min_clients": 2}), tmp_path / "second", mixed)
-    assert len(ours.server.sizes) == 2
-
 
 def test_a_worker_asks_for_masks(tmp_path: Path) -> None:
     """The flag reaches the process that answers messages."""
-    from fedkin_hosts.messages import Clerk
-    from fedkin_hosts.participants import Members
-
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, only_masked=True))
-    try:
-        letters = [
-            Clerk(s, Members.load(tmp_path)).write("hello", 0, 120.0, inline=True)
-            for s in (settings("fedavg"), secure())
-        ]
-        assert [watch.ask(of).head.get("code") for of in letters] == ["settings", None]
-    finally:
-        watch.close()
+    letters = greeting(tmp_path), greeting(tmp_path, aggregation={"secure": True})
+    answers = [of_worker(tmp_path, of, share=0, only_masked=True) for of in letters]
+    assert [answer.head.get("code") for answer in answers] == ["settings", None]
 
 
 def test_scores_stay_with_their_owner(tmp_path: Path) -> None:
     """With --keep-scores a client trains and keeps its model, and no result of an evaluation leaves; the run ends with
     the same models."""
     s = settings("fedrep", run={"rounds": 3, "eval_every": 1})
-    heard: list[WireMessage] = []
-
-    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(client, of)
-        if client == "c1" and of.head["kind"] == "evaluate":
-            heard.append(answer)
-        return answer
-
-    post = Direct(sites(tmp_path), touch=touch)
+    heard = Heard("evaluate")
+    post = Direct(sites(tmp_path), touch=heard)
     post.sites[101] = ClientService(
         "c1", SiteData("digits", share=1), tmp_path / "disks", PrivacyLimits(keep_scores=True)
     )
     ours = on_hosts(s, tmp_path, post)
     assert same_server(ours, simulated(s))
-    assert [(a.head["code"], a.body) for a in heard] == [("keeps-scores", b"")] * 3
+    assert [(a.head["code"], a.body) for a in heard.of("c1")] == [("keeps-scores", b"")] * 3
     assert {line.client for line in ours.clients} == {0, 2}
     assert any(str(Reason("keeps-scores")) in e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1")
     assert len(list((tmp_path / "disks" / "c1").glob("*/model/card.json"))) == 1
@@ -248,34 +222,18 @@ def test_who_asks_for_no_signatures_takes_all(folder: Path) -> None:
 
 
 # ---- flags ---------------------------------------------------------------------------------------------------------
-def test_a_node_hands_on_its_terms(folder: Path) -> None:
-    """From the flags to the worker's duty."""
-    node = Node(
-        "digits",
-        "c0",
-        ca=folder / "private" / "c0.pub",
-        key=folder / "private" / "c0",
-        only_masked=True,
-        keep_scores=True,
-        peers=folder / "peers-0",
-    )
-    duty = _duty(node, folder)
-    assert (duty.only_masked, duty.keep_scores) == (True, True)
-    assert (duty.key, duty.peers) == (str(folder / "private" / "c0"), str(folder / "peers-0"))
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "facts"),
     [
-        ({"only_masked": False}, "a run may ask for uploads without masks; add --only-masked"),
-        ({"peers": Path("nowhere")}, "there is no such folder; put the NAME.pub of the other clients into one"),
-        ({"peers": Path("few")}, r"has the public keys of 1 other clients \(c1\); a sum needs at least 2"),
-        ({"peers": Path("damaged")}, "c2.pub is not a node's public key"),
-        ({"key": Path("peers-0/c1.pub")}, "is not a node's private key"),
+        ({"only_masked": False}, ["--peers", "--only-masked"]),
+        ({"peers": Path("nowhere")}, ["--peers nowhere"]),
+        ({"peers": Path("few")}, ["--peers few", "1 other clients (c1)", "at least 2"]),
+        ({"peers": Path("damaged")}, ["damaged/c2.pub"]),
+        ({"key": Path("peers-0/c1.pub")}, ["peers-0/c1.pub"]),
     ],
 )
 def test_terms_that_cannot_be(
-    changes: dict[str, Any], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], facts: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node says at its start what is missing for what it was asked to insist on."""
     monkeypatch.chdir(folder)
@@ -286,9 +244,9 @@ def test_terms_that_cannot_be(
     Path("few/c0.pub").write_bytes(Path("private/c0.pub").read_bytes())
     good: dict[str, Any] = {"ca": Path("private/c0.pub"), "key": Path("private/c0")}
     good |= {"only_masked": True, "peers": Path("peers-0")}
-    Node("digits", "c0", **good)
-    with pytest.raises(ConfigError, match=message):
-        Node("digits", "c0", **{**good, **changes})
+    Node(data="digits", client_id="c0", **good)
+    with refuses(ConfigError, *facts):
+        Node(data="digits", client_id="c0", **{**good, **changes})
 
 
 # ---- test vectors --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fedkin.methods import METHODS
 from fedkin.record.files import read_commit
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
 from madeup import changed
+from refusals import refuses
 from thorough import OF_EVERY_KIND, thorough_except
 
 
@@ -77,7 +78,7 @@ def test_hosts_end_early_in_the_round_of_the_simulator(tmp_path: Path) -> None:
     assert ours.stopped == theirs.stopped != ""
     assert {line.round for line in ours.clients if line.right} == {3}
     assert load_export(taken_home(tmp_path, "c0")).card.round == 3
-    with pytest.raises(ConfigError, match=r"\[run\] stop_after = 2 watches validation accuracy"):
+    with refuses(ConfigError, "[run] stop_after = 2", "validation"):
         on_hosts(settings("da-pfl", data={"validation": 0.0}, **still), tmp_path / "b", Direct(sites(tmp_path / "b")))
 
 

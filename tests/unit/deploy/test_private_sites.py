@@ -6,6 +6,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,6 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError, EngineError, RunFolderError
-from fedkin.core.refusals import Reason
 from fedkin.data import Card, SiteData, federation_of
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, table_of
@@ -24,19 +28,19 @@ from fedkin.privacy.budget import Privacy, composed, epsilon, total
 from fedkin_hosts import privacy_budget as account_module
 from fedkin_hosts import serve as serve_module
 from fedkin_hosts.client import ClientService
-from fedkin_hosts.messages import Clerk
-from fedkin_hosts.node import Node, _duty
-from fedkin_hosts.participants import Members
+from fedkin_hosts.heads import WireMessage
+from fedkin_hosts.node import Node
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Used
 from fedkin_hosts.tensors import bundle
-from fedkin_hosts.wire_format import WireMessage
-from fedkin_hosts.worker import Duty, Watch
 from grouped import tables
-from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
+from hosttoys import Direct, Heard, changing, on_hosts, settings, simulated, sites, taken_home
 from kills import Killed
+from refusals import refuses
 from toys import mlp, refused
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
+
+
 PRIVATE = {"noise_multiplier": 1.0}
 
 
@@ -47,21 +51,9 @@ def private(name: str, **run: Any) -> Settings:
     return settings(name, method=method, data=small, training={"batch_size": 8}, **tables({**PRIVATE, **run}))
 
 
-class Heard:
-    """A touch that keeps the answers to one kind of message: client, round, message, answer."""
-
-    def __init__(self, *kinds: str) -> None:
-        self.kinds, self.found = kinds, list[tuple[str, int, WireMessage, WireMessage]]()
-
-    def __call__(self, post: Direct, client: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(client, of)
-        if of.head["kind"] in self.kinds:
-            self.found.append((client, of.head["round"], of, answer))
-        return answer
-
-    def counts(self) -> dict[str, torch.Tensor]:
-        """By client, of its last answer."""
-        return {client: bundle(answer).counts for client, _, _, answer in self.found}
+def counts_in(heard: Heard) -> dict[str, torch.Tensor]:
+    """By client, of its last answer."""
+    return {client: bundle(answer).counts for client, _, _, answer in heard.found}
 
 
 def counts_of(client: int) -> torch.Tensor:
@@ -80,9 +72,9 @@ def test_noise_on_counts_is_the_hosts_own(tmp_path: Path) -> None:
         said, shown = Heard("describe"), Heard("evaluate")
         post = Direct(sites(tmp_path / name), touch=said)
         on_hosts(s, tmp_path / name, post, on_round=lambda *_, p=post, h=shown: setattr(p, "touch", h))
-        told.append(said.counts())
+        told.append(counts_in(said))
         assert shown.found
-        assert all(torch.equal(n, told[-1][client]) for client, n in shown.counts().items())
+        assert all(torch.equal(n, told[-1][client]) for client, n in counts_in(shown).items())
     assert all(not torch.equal(told[0][f"c{i}"], told[1][f"c{i}"]) for i in range(3))
     seeded = simulated(s).server.described.counts
     assert all(not torch.equal(told[0][f"c{i}"], seeded[i]) for i in range(3))
@@ -153,8 +145,8 @@ def test_what_evaluations_tell_of_the_training_samples(
     sent = [name in bundle(answer) for *_, answer in shown.found for name in ("right", "test_digest", "logits_digest")]
     written = [bool(value) for line in ours.clients for value in (line.right, line.test_part, line.logits)]
     assert sent == written == [told == "exact"] * 9
-    exact = [torch.equal(n, counts_of(int(client[1:]))) for client, n in shown.counts().items()]
-    zero = [not n.any() for n in shown.counts().values()]
+    exact = [torch.equal(n, counts_of(int(client[1:]))) for client, n in counts_in(shown).items()]
+    zero = [not n.any() for n in counts_in(shown).values()]
     assert (all(exact), any(exact), all(zero)) == (told == "exact", told == "exact", told == "none")
 
 
@@ -230,12 +222,7 @@ def test_an_answer_with_steps_that_cannot_be_is_not_used(tmp_path: Path) -> None
     """Its client misses the round; the others go on, and the epsilon is that of honest words."""
     s = private("fedavg")
 
-    def lie(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(client, of)
-        if (client, of.head["kind"], of.head["round"]) != ("c1", "update", 2):
-            return answer
-        return WireMessage({**answer.head, "spent": [[0.5, -100]]}, answer.body)
-
+    lie = changing("update", round=2, spent=[[0.5, -100]])
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
     assert [list(line.answered) for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert refused(ours.rounds[1], "update") == {1: "garbled"}
@@ -245,18 +232,18 @@ def test_an_answer_with_steps_that_cannot_be_is_not_used(tmp_path: Path) -> None
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("name", "run", "message"),
+    ("name", "run", "fact"),
     [
-        ("ifca", PRIVATE, "clients also send the cluster it chose"),
-        ("da-pfl", PRIVATE, "also give metadata_epsilon"),
-        ("fedavg", {"metadata_epsilon": 1.0}, "say nothing of their classes at joining"),
+        ("ifca", PRIVATE, "cluster"),
+        ("da-pfl", PRIVATE, "metadata_epsilon"),
+        ("fedavg", {"metadata_epsilon": 1.0}, "classes at joining"),
         ("fedavg", {"noise_multiplier": -1.0}, "noise_multiplier = -1"),
     ],
 )
-def test_the_server_refuses_before_it_begins(name: str, run: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_the_server_refuses_before_it_begins(name: str, run: dict[str, Any], fact: str, tmp_path: Path) -> None:
     """With the simulator's words; nobody was asked to train or to say anything."""
     post = Direct(sites(tmp_path))
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, fact):
         on_hosts(settings(name, **tables(run)), tmp_path, post)
     assert {kind for _, kind, _ in post.log} <= {"hello"}
 
@@ -292,26 +279,26 @@ def test_a_site_refuses_for_itself(
 
 # ---- limits --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("limits", "run", "message"),
+    ("limits", "run", "facts"),
     [
         (PrivacyLimits(max_metadata_epsilon=0.5), {"metadata_epsilon": 1.0},
-         r"epsilon = 1; .*--max-metadata-epsilon 0.5"),
+         ["epsilon = 1;", "--max-metadata-epsilon 0.5"]),
         (PrivacyLimits(min_noise_multiplier=1.0), {"noise_multiplier": 0.5},
-         r"private training with noise_multiplier = 0.5; .*--min-noise-multiplier 1"),
-        (PrivacyLimits(min_noise_multiplier=1.0), {}, r"plain training; .*--min-noise-multiplier 1"),
-        (PrivacyLimits(max_epsilon=3.0), {}, r"plain training, which has no epsilon; .*--max-epsilon 3"),
-        (PrivacyLimits(max_epsilon=3.0), {"noise_multiplier": 0.0}, r"noise_multiplier = 0, which has no epsilon"),
+         ["noise_multiplier = 0.5;", "--min-noise-multiplier 1"]),
+        (PrivacyLimits(min_noise_multiplier=1.0), {}, ["plain training;", "--min-noise-multiplier 1"]),
+        (PrivacyLimits(max_epsilon=3.0), {}, ["plain training", "--max-epsilon 3"]),
+        (PrivacyLimits(max_epsilon=3.0), {"noise_multiplier": 0.0}, ["noise_multiplier = 0", "no epsilon"]),
         (PrivacyLimits(max_metadata_epsilon=0.5), {"metadata_epsilon": 0.5}, None),
         (PrivacyLimits(max_metadata_epsilon=0.5), {}, None),
         (PrivacyLimits(min_noise_multiplier=1.0, max_epsilon=3.0), {"noise_multiplier": 1.0}, None),
         (PrivacyLimits(), {}, None),
     ],
 )  # fmt: skip
-def test_limits_by_settings(limits: PrivacyLimits, run: dict[str, Any], message: str | None) -> None:
+def test_limits_by_settings(limits: PrivacyLimits, run: dict[str, Any], facts: list[str] | None) -> None:
     """What the owner allows is taken, also at its very edge; the rest is refused with both numbers."""
-    if message is None:
+    if facts is None:
         return limits.check(Settings().but(**run))
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, *facts):
         limits.check(Settings().but(**run))
     return None
 
@@ -320,32 +307,11 @@ def test_limits_by_what_is_said() -> None:
     """Exact words are refused where a limit is set, whatever they are; who says nothing may join."""
     for limits in (PrivacyLimits(max_metadata_epsilon=1.0), PrivacyLimits(max_epsilon=1.0)):
         for method in (DAPFL(), CFIC()):
-            with pytest.raises(ConfigError, match="something exact of their data at joining"):
-                limits.check_words(Privacy(), method, mlp())
-            limits.check_words(Privacy(metadata_epsilon=1.0), method, mlp())
-        limits.check_words(Privacy(), FedAvg(), mlp())
-    PrivacyLimits().check_words(Privacy(), DAPFL(), mlp())
-
-
-@pytest.mark.parametrize(
-    ("name", "run", "limits", "kind"),
-    [
-        ("da-pfl", {"metadata_epsilon": 1.0}, PrivacyLimits(max_metadata_epsilon=0.5), "hello"),
-        ("da-pfl", {}, PrivacyLimits(max_metadata_epsilon=0.5), "describe"),
-        ("fedavg", {}, PrivacyLimits(min_noise_multiplier=1.0), "hello"),
-    ],
-)
-def test_one_site_stays_out(name: str, run: dict[str, Any], limits: PrivacyLimits, kind: str, tmp_path: Path) -> None:
-    """The run goes on with the two whose owners allow it; the event names the third, and not its limit."""
-    s = settings(name, **tables({"rounds": 1, **run}), hosts={"min_clients": 2})
-    heard = Heard("hello", "describe")
-    post = Direct(sites(tmp_path), touch=heard)
-    post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
-    ours = on_hosts(s, tmp_path, post)
-    assert len(ours.server.sizes) == 2
-    answers = {of.head["kind"]: answer for client, _, of, answer in heard.found if client == "c1"}
-    assert answers[kind].head["code"] == "settings"
-    assert any(e["client"] == "c1" and str(Reason("settings")) in e["what"] for e in lines(tmp_path, "events"))
+            with refuses(ConfigError, type(method).__name__, "--max-metadata-epsilon or --max-epsilon"):
+                limits.check_reports(Privacy(), method, mlp())
+            limits.check_reports(Privacy(metadata_epsilon=1.0), method, mlp())
+        limits.check_reports(Privacy(), FedAvg(), mlp())
+    PrivacyLimits().check_reports(Privacy(), DAPFL(), mlp())
 
 
 def budget(rounds: float, s: Settings) -> float:
@@ -366,7 +332,7 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert [refused(line, "update") for line in ours.rounds[2:]] == [{1: "budget"}] * 2
     assert post.sites[101].account.total(1e-5) == budget(2, s)
     assert f"epsilon {budget(1, s):.3g} in run" in caplog.text
-    assert f"--max-epsilon {limits.max_epsilon:g}, so it says no more" in caplog.text
+    assert f"--max-epsilon {limits.max_epsilon:g}, so it is not sent" in caplog.text
 
     post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     (tmp_path / "second").mkdir()
@@ -386,20 +352,20 @@ def test_counts_and_training_share_the_budget(tmp_path: Path) -> None:
     told = mine.release("b", torch.arange(10), 1.0, 1e-5)
     assert mine.total(1e-5) == training + 1
     before = mine.path.read_bytes()
-    with pytest.raises(OverBudget, match=r"epsilon would be .* over all runs .* --max-epsilon 6"):
+    with refuses(OverBudget, "--max-epsilon 6"):
         mine.release("c", torch.arange(10), 0.5, 1e-5)
     with pytest.raises(OverBudget):
         mine.spend("c", 0.3, {0.1: 30}, 1e-5)
     assert mine.path.read_bytes() == before
     assert torch.equal(mine.release("b", torch.zeros(10), 1.0, 1e-5), told)  # once told, for nothing
-    with pytest.raises(ConfigError, match="counts of 10 classes; now it has 3"):
+    with refuses(ConfigError, 10, 3):
         mine.release("b", torch.zeros(3), 1.0, 1e-5)
 
 
 def test_a_limit_holds_at_a_delta_of_its_own(tmp_path: Path) -> None:
     """A run with a large delta states a small epsilon; the limit is not fooled by it."""
     steps, mine = {0.1: 30}, Account(tmp_path, "c0", limit=epsilon({0.1: 30}, 1.0, 0.5) + 0.1)
-    with pytest.raises(OverBudget, match="at delta 1e-05"):
+    with refuses(OverBudget, "delta 1e-05"):
         mine.spend("a", 1.0, steps, 0.5)
     Account(tmp_path, "c0").spend("a", 1.0, steps, 0.5)
 
@@ -424,11 +390,6 @@ def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypa
     assert [sorted(line.private) for line in ours.rounds] == [[0, 1, 2], [0, 2], *[[0, 1, 2]] * 2]
 
 
-def changed(whole: dict[str, Any], **values: Any) -> str:
-    """The text of an account without a digest in which values of run a are others."""
-    return json.dumps({"format": 1, "runs": {"a": {**whole["runs"]["a"], **values}}})
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -436,23 +397,19 @@ def changed(whole: dict[str, Any], **values: Any) -> str:
         lambda whole: "[]",
         lambda whole: "",
         lambda whole: "[" * 100_000,
-        lambda whole: json.dumps({**whole, "format": 3}),
-        lambda whole: json.dumps({**whole, "format": 1, "runs": {"a": {}}}),
-        lambda whole: json.dumps(
-            {**whole, "format": 1, "runs": {"a": {**whole["runs"]["a"], "steps": [[1.0, 2.0, 3]]}}}
-        ),
-        lambda whole: json.dumps({**whole, "format": 1, "runs": {"a": {**whole["runs"]["a"], "told": -1}}}),
+        lambda whole: json.dumps({**whole, "format": 2}),
         lambda whole: json.dumps(whole).replace("[[1.0, 0.1, 3]]", "[[1.0, 0.1, 1]]"),
+        lambda whole: json.dumps(whole).replace("[[1.0, 0.1, 3]]", "[[1.0, 2.0, 3]]"),
         lambda whole: json.dumps({n: v for n, v in whole.items() if n != "digest"}),
     ],
-    ids=["cut", "a list", "empty", "deep", "format", "nothing", "rate", "told", "another digit", "no digest"],
+    ids=["cut", "a list", "empty", "deep", "format", "another digit", "a rate above 1", "no digest"],
 )
 def test_a_damaged_account_is_not_begun_anew(change: Any, tmp_path: Path) -> None:
     """Nobody would know what was spent: the client says no until the file is restored."""
     mine = Account(tmp_path, "c0")
     mine.spend("a", 1.0, {0.1: 3}, 1e-5)
     mine.path.write_text(change(json.loads(mine.path.read_text())))
-    with pytest.raises(RunFolderError, match=r"account \(all runs\)\.json is damaged .*restored from a backup"):
+    with refuses(RunFolderError, mine.path):
         mine.spend("a", 1.0, {0.1: 3}, 1e-5)
 
 
@@ -463,7 +420,7 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
     mine.spend("b", 2.0, {1 / 3: 4}, 1e-5)
     mine.release("b", torch.arange(4), 0.5, 1e-5)
     runs = Account(tmp_path, "c0").load()
-    assert runs["a"] == Used(steps={(1.0, 1 / 3): 3, (1.0, 0.1): 2}, answers=1)
+    assert runs["a"] == Used(steps=((1.0, 0.1, 2), (1.0, 1 / 3, 3)), answers=1)
     assert (runs["b"].released, runs["b"].spent(2.0), runs["b"].spent(1.0)) == (0.5, {1 / 3: 4}, {})
     whole = composed([(1.0, 0.1, 2), (1.0, 1 / 3, 3), (2.0, 1 / 3, 4)], 1e-5)
     assert mine.total(1e-5) == whole + 0.5
@@ -471,22 +428,174 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 # ---- the way of the limits -----------------------------------------------------------------------------------------
-def test_a_node_hands_its_limits_on() -> None:
-    """From the flags to the worker's duty; numbers that are none are refused at once."""
-    node = Node("digits", "c0", max_metadata_epsilon=0.5, min_noise_multiplier=1.0, max_epsilon=8.0, insecure_test=True)
-    duty = _duty(node, Path("folder"))
-    assert (duty.max_metadata_epsilon, duty.min_noise_multiplier, duty.max_epsilon) == (0.5, 1.0, 8.0)
-    for name in ("max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"):
-        for value in (0.0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} must be a number above 0"):
-                Node("digits", "c0", insecure_test=True, **{name: value})
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"])
+def test_a_limit_is_a_number_above_zero(name: str, value: float) -> None:
+    """Else the node does not start."""
+    with refuses(ConfigError, f"--{name.replace('_', '-')} "):
+        Node(data="digits", client_id="c0", insecure_test=True, **{name: value})
 
 
-def test_a_worker_keeps_its_limits(tmp_path: Path) -> None:
-    """In a process of its own."""
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, min_noise_multiplier=1.0))
+@pytest.fixture
+def describe(tmp_path: Path) -> WireMessage:
+    """A message that asks a client for class counts with an epsilon of 0.1."""
+    s, heard = settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.1}), Heard("describe")
+    on_hosts(s, tmp_path / "seen", Direct(sites(tmp_path / "seen"), touch=heard))
+    return heard.found[0][2]
+
+
+# ---- counts over all runs ------------------------------------------------------------------------------------------
+def test_three_hundred_runs_do_not_tell_the_true_counts(describe: WireMessage, tmp_path: Path) -> None:
+    """A server that invents a run's name for each request gets counts until the owner's total is spent, across a
+    restart of the node and without its folders of runs, and then no more."""
+    limits, answers = PrivacyLimits(max_metadata_epsilon=0.5), list[WireMessage]()
+    for i in range(300):
+        if i % 100 == 0:
+            site = ClientService("c0", SiteData("digits", share=0), tmp_path / "disk", limits)
+        answers.append(site.answer(WireMessage({**describe.head, "run": f"run-{i}"}, describe.body)))
+        shutil.rmtree(tmp_path / "disk" / "c0" / f"run-{i}", ignore_errors=True)
+    assert [a.head["ok"] for a in answers] == [True] * 5 + [False] * 295
+    assert {a.head["code"] for a in answers[5:]} == {"budget"}
+    assert not any(a.body for a in answers[5:])
+    mean = torch.stack([bundle(a).counts for a in answers[:5]]).double().mean(0)
+    true = federation_of(settings("fedavg").data, 0).clients[0].train.counts(10)
+    assert float((mean - true).abs().sum()) > 10
+
+
+def test_the_total_of_counts_is_exact_and_says_both_numbers(tmp_path: Path) -> None:
+    """Three times 0.1 is not more than 0.3, and a fourth time is; a run that was told is told again for nothing."""
+    mine = Account(tmp_path, "c0", counts_limit=0.3)
+    first = mine.release("a", torch.arange(10), 0.1, 1e-5)
+    for run in ("b", "c"):
+        mine.release(run, torch.arange(10), 0.1, 1e-5)
+    before = mine.path.read_bytes()
+    with refuses(OverBudget, "0.4", "--max-metadata-epsilon 0.3"):
+        mine.release("d", torch.arange(10), 0.1, 1e-5)
+    assert mine.path.read_bytes() == before
+    assert torch.equal(mine.release("a", torch.arange(10), 0.1, 1e-5), first)
+
+
+# ---- whole at any moment -------------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[int], None]) -> tuple[int, int]:
+    """Starts a process that does some work and writes to a pipe; its number, and where to read."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            work(write)
+        finally:
+            os._exit(7)
+    os.close(write)
+    return pid, read
+
+
+def steps(account: Account) -> int:
+    return sum(n for used in account.load().values() for *_, n in used.steps)
+
+
+def test_killed_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed while it spends leaves an account that can be read and holds all that was sent."""
+    monkeypatch.setattr(Account, "words", lambda *_: "")
+    mine, draw, sent = Account(tmp_path, "c0"), random.Random(0), 0
+
+    def spend_on(pipe: int) -> None:
+        while True:
+            Account(tmp_path, "c0").spend(f"run-{draw.random()}", 1.0, {0.1: 1}, 1e-5)
+            os.write(pipe, b".")
+
+    for _ in range(15):
+        pid, pipe = in_child(spend_on)
+        sent += sum(len(os.read(pipe, 1)) for _ in range(draw.randrange(6)))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        sent += len(os.read(pipe, 1000))
+        os.close(pipe)
+        assert steps(mine) >= sent
+    assert steps(mine) > 15
+
+
+@pytest.mark.parametrize("moment", ["open", "fsync", "replace", "after"])
+def test_ended_at_each_step_of_writing(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever step of writing is the last one of a process, the account is the former one or the new one, and
+    nothing is sent that is not in it."""
+    monkeypatch.setattr(Account, "words", lambda *_: "")
+    Account(tmp_path, "c0").spend("a", 1.0, {0.1: 1}, 1e-5)
+
+    def spend_and_die(pipe: int) -> None:
+        replace, opened = os.replace, Path.open
+        deaths: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+            "open": (Path, "open", lambda p, *a, **k: os._exit(9) if p.suffix == ".new" else opened(p, *a, **k)),
+            "fsync": (os, "fsync", lambda _: os._exit(9)),
+            "replace": (os, "replace", lambda *_: os._exit(9)),
+            "after": (os, "replace", lambda *names: (replace(*names), os._exit(9))),
+        }
+        monkeypatch.setattr(*deaths[moment])
+        Account(tmp_path, "c0").spend("a", 1.0, {0.1: 1}, 1e-5)
+        os.write(pipe, b".")
+
+    pid, pipe = in_child(spend_and_die)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert os.read(pipe, 1) == b""
+    os.close(pipe)
+    assert steps(Account(tmp_path, "c0")) == (2 if moment == "after" else 1)
+    Account(tmp_path, "c0").spend("a", 1.0, {0.1: 1}, 1e-5)  # nothing that was left behind is in the way
+
+
+def test_two_processes_lose_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes that were started in one folder by mistake wait for each other's entries."""
+    monkeypatch.setattr(Account, "words", lambda *_: "")
+
+    def spend_on(pipe: int) -> None:
+        for _ in range(40):
+            Account(tmp_path, "c0").spend("a", 1.0, {0.1: 1}, 1e-5)
+        os.write(pipe, b".")
+
+    children = [in_child(spend_on) for _ in range(2)]
+    assert [os.read(pipe, 1) for _, pipe in children] == [b".", b"."]
+    for pid, pipe in children:
+        os.waitpid(pid, 0)
+        os.close(pipe)
+    assert steps(Account(tmp_path, "c0")) == 80
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+    """The account, its lock and a client's memory are 0600, in folders of 0700, whatever the process masks."""
+    mask = os.umask(0)
     try:
-        clerk = Clerk(settings("fedavg"), Members.load(tmp_path))
-        assert watch.ask(clerk.write("hello", 0, 60.0, inline=True)).head["code"] == "settings"
+        on_hosts(
+            settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.1}), tmp_path, Direct(sites(tmp_path))
+        )
     finally:
-        watch.close()
+        os.umask(mask)
+    place = tmp_path / "disks" / "c0"
+    (memory,) = place.glob("*/memory.safetensors")
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (*place.iterdir(), memory) if p.is_file()}
+    assert modes == dict.fromkeys(("account (all runs).json", "account (all runs).lock", "memory.safetensors"), 0o600)
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "disks", place, memory.parent)} == {0o700}
+
+
+def test_a_damaged_account_stops_private_answers(describe: WireMessage, tmp_path: Path, caplog: Any) -> None:
+    """A changed digit is noticed: the site tells nothing, leaves the file as it is, and its log names the file and
+    what to do."""
+    site = ClientService("c0", SiteData("digits", share=0), tmp_path)
+    assert site.answer(describe).head["ok"] is True
+    text = site.account.path.read_text()
+    site.account.path.write_text(text.replace('"released": 0.1', '"released": 0.0'))
+    other = site.answer(WireMessage({**describe.head, "run": "another"}, describe.body))
+    assert (other.head["code"], other.body) == ("settings", b"")
+    assert f"{site.account.path} is damaged (its digest does not fit)" in caplog.text
+    assert "restored from a backup" in caplog.text
+    assert '"released": 0.0' in site.account.path.read_text()
+
+
+def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> None:
+    """An account on a disk that is not mounted is not begun anew."""
+    mine = Account(tmp_path, "c0")
+    mine.path.parent.mkdir()
+    mine.path.symlink_to(tmp_path / "not mounted" / "account.json")
+    with pytest.raises(FileNotFoundError):
+        mine.release("a", torch.arange(10), 0.1, 1e-5)

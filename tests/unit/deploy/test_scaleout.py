@@ -7,6 +7,7 @@ import json
 import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ from fedkin.core import ConfigError, EngineError
 from fedkin.core.refusals import Code
 from fedkin.experiment.settings import toml_of
 from fedkin.record.result import Result
-from fedkin_hosts import actor, scaleout, submitted
+from fedkin_hosts import scaleout, submitted
 from fedkin_hosts.commands import nodes
 from fedkin_hosts.commands.nodes import Submission
 from fedkin_hosts.control import Control
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.machine import free_port
 from fedkin_hosts.serve import serve
-from fedkin_hosts.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
-from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.submitted import Submitted, run_submitted
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 from madeup import about, round_line, written
+from refusals import refuses
 
 
 class Actors:
@@ -45,7 +47,7 @@ class Actors:
         tickets = {node: f"{node}.{len(self._ready)}" for node in letters}
         for node, letter in letters.items():
             place = {"partition-id": 1000 - node, "num-partitions": self._clients}
-            self._ready[tickets[node]] = through_bytes(actor.answer(through_bytes(letter), place, self._word))
+            self._ready[tickets[node]] = through_bytes(scaleout.answer(through_bytes(letter), place, self._word))
         return tickets
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
@@ -55,65 +57,52 @@ class Actors:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that keeps fewer clients at hand than it works for, and none of another test."""
-    monkeypatch.setattr(actor, "_MOST_SITES", 2)
-    actor._SITES.clear()
+    monkeypatch.setattr(scaleout, "_site", lru_cache(2)(scaleout._site.__wrapped__))
 
 
 @pytest.mark.parametrize("name", ["fedrep", "da-pfl"])
 def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: Path, few: None) -> None:
     """Also when it forgets clients and reads their state from the run's folder again; data are dealt out once."""
-    actor._dealt.cache_clear()
+    scaleout._dealt.cache_clear()
     s = settings(name, data={"clients": 4}, hosts={"min_clients": 4})
     folder = tmp_path / "run"
-    ours = serve(s, Actors(packed(s, folder, data="digits"), 4), folder, clock=Time().clock())
+    ours = serve(s, Actors(Submitted.of(s, folder, data="digits").word, 4), folder, clock=Time().clock())
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
-    assert len(actor._SITES) == 2
-    assert actor._dealt.cache_info().misses == 1
+    assert scaleout._site.cache_info().currsize == 2
+    assert scaleout._dealt.cache_info().misses == 1
     assert sorted(p.name for p in (folder / "clients").iterdir()) == [f"c{i}" for i in range(4)]
 
 
 @pytest.mark.parametrize(("clients", "first", "last"), [(1, "c0", "c0"), (10, "c0", "c9"), (101, "c000", "c100")])
 def test_names_sort_as_numbers(clients: int, first: str, last: str) -> None:
     """Clients get their numbers in the order of their names; those must be the numbers of their shares."""
-    names = [actor.name_of(i, clients) for i in range(clients)]
+    names = [scaleout.name_of(i, clients) for i in range(clients)]
     assert names == sorted(names)
     assert (names[0], names[-1]) == (first, last)
 
 
 def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
     """A node of Flower's that somebody started with a partition does not read data that a server names."""
-    word = packed(settings("fedavg"), tmp_path)
-    assert virtual(word) is None
-    with pytest.raises(ConfigError, match="start nodes with fedkin node"):
-        actor.answer(WireMessage({}), {"partition-id": 0, "num-partitions": 1}, word)
-
-
-def test_a_packed_run_comes_out_again(tmp_path: Path) -> None:
-    """Settings, folder and, for simulated nodes, data survive the way through Flower; other words are refused."""
-    s = settings("fedavg")
-    for word in (packed(s, tmp_path), packed(s, tmp_path, data="digits")):
-        assert unpacked(word) == (s, tmp_path)
-    assert virtual(packed(s, tmp_path, data="digits")) == Virtual(tmp_path, "digits")
-    for bad in ("", "e30=", "W10=", "%%%"):
-        with pytest.raises(ConfigError, match="fedkin submit"):
-            virtual(bad)
+    word = Submitted.of(settings("fedavg"), tmp_path).word
+    with refuses(ConfigError, "fedkin node"):
+        scaleout.answer(WireMessage({}), {"partition-id": 0, "num-partitions": 1}, word)
 
 
 def test_the_report_says_how_to_submit_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fedkin run` would simulate what was computed on hosts: summary and report name `fedkin submit`, and its link."""
     s, folder = settings("local", run={"rounds": 1}), tmp_path / "run"
-    word = packed(s, folder, tmp_path / "my link")
-    assert command(word) == f"fedkin submit {folder}/config.toml --link '{tmp_path}/my link'"
+    run = Submitted.of(s, folder, tmp_path / "my link")
+    assert run.command == f"fedkin submit {folder}/config.toml --link '{tmp_path}/my link'"
     monkeypatch.setattr(submitted, "_log_to", lambda stream: None)  # it takes the log away from other tests
-    run_submitted(Direct(sites(tmp_path)), word)
-    assert json.loads((folder / "summary.json").read_text())["command"] == command(word)
-    assert command(word) in html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+    run_submitted(Direct(sites(tmp_path)), run.word)
+    assert json.loads((folder / "summary.json").read_text())["command"] == run.command
+    assert run.command in html.unescape((folder / "report.html").read_text(encoding="utf-8"))
     assert "fedkin run" not in (folder / "report.html").read_text(encoding="utf-8")
-    asked = tyro.cli(Submission, args=shlex.split(command(word))[2:])
+    asked = tyro.cli(Submission, args=shlex.split(run.command)[2:])
     assert (asked.file, asked.link) == (folder / "config.toml", tmp_path / "my link")
-    assert command(packed(s, folder, data="digits")) == f"fedkin submit {folder}/config.toml --ray"
+    assert Submitted.of(s, folder, data="digits").command == f"fedkin submit {folder}/config.toml --ray"
 
 
 @pytest.mark.parametrize("words", [[], ["--link", "my-link"], ["--link", "my link"], ["--ray"]])
@@ -135,7 +124,7 @@ def test_a_link_that_is_not_there_leaves_the_reason_of_the_last_failure(tmp_path
     folder.mkdir()
     (folder / "config.toml").write_text(toml_of(settings("fedavg")))
     (folder / "failed.txt").write_text("no space left")
-    with pytest.raises(ConfigError, match="is not a link's folder"):
+    with refuses(ConfigError, tmp_path / "nowhere"):
         nodes.submit_command([str(folder), "--link", str(tmp_path / "nowhere")])
     assert (folder / "failed.txt").read_text() == "no space left"
 
@@ -170,7 +159,7 @@ def test_a_run_that_ended_without_a_report_is_named_for_a_shell(
     """The folder is quoted."""
     monkeypatch.setattr(nodes, "_LOOK", 0.0)
     folder = tmp_path / "my run"
-    with pytest.raises(EngineError, match=f"; submit '{folder}' to continue it. .* reports over"):
+    with refuses(EngineError, f"submit '{folder}'", "over"):
         nodes._follow(folder, None, 0.0, lambda: "over")
 
 
@@ -195,16 +184,16 @@ def test_a_submitted_run_that_diverged_ends_with_its_own_code(
 def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation has as many clients as its data are shared out to, and nobody is late in it."""
     _with_ray(monkeypatch)
-    scale = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_samples": 7}))
-    hosts = scale.settings.hosts
-    assert (scale.clients, hosts.min_clients, hosts.min_connected, hosts.max_samples) == (5, 5, 5, 7)
+    waiting, clients = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_samples": 7}))
+    hosts = waiting.hosts
+    assert (clients, hosts.min_clients, hosts.min_connected, hosts.max_samples) == (5, 5, 5, 7)
     assert hosts.reply_timeout >= 86400
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Said at once, with what to install; Flower would say it in a log of its own."""
     monkeypatch.setattr(scaleout.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"fedkin\[ray\]"):
+    with refuses(ConfigError, "fedkin[ray]"):
         scaleout.scaled(settings("fedavg"))
 
 
@@ -212,12 +201,12 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     """Ray itself would try for minutes; a cluster that listens, and addresses of another kind, are left to Ray."""
     _with_ray(monkeypatch)
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
-    with pytest.raises(ConfigError, match="no Ray cluster at RAY_ADDRESS=127"):
+    with refuses(ConfigError, "RAY_ADDRESS=127"):
         scaleout.scaled(settings("fedavg"))
     with socket.create_server(("127.0.0.1", 0)) as there:
         for address in (f"127.0.0.1:{there.getsockname()[1]}", "auto", "local", "ray://127.0.0.1:1"):
             monkeypatch.setenv("RAY_ADDRESS", address)
-            assert scaleout.scaled(settings("fedavg")).clients == 3
+            assert scaleout.scaled(settings("fedavg"))[1] == 3
 
 
 def _with_ray(monkeypatch: pytest.MonkeyPatch) -> None:

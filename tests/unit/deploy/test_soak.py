@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
-
 
 @pytest.mark.parametrize(
     ("growth", "flat"), [(0.0, True), (0.5, True), (8.0, False)], ids=["none", "within noise", "8 MB a look"]

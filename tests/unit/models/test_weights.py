@@ -14,7 +14,7 @@ from fedkin.core import ConfigError, Net
 from fedkin.core.errors import ModelError
 from fedkin.experiment.settings import Compute, ModelSettings
 from fedkin.models.start import factory
-from fedkin_hosts.submitted import packed
+from fedkin_hosts.submitted import Submitted
 from grouped import described
 from refusals import refuses
 
@@ -94,4 +94,4 @@ def test_not_on_hosts(tmp_path: Path, file: Path) -> None:
     """Nodes have no such file."""
     settings = described("fedavg", model=ModelSettings(init_weights=str(file)))
     with pytest.raises(ConfigError):
-        packed(settings, tmp_path / "run")
+        Submitted.of(settings, tmp_path / "run")

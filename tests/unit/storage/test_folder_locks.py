@@ -344,7 +344,7 @@ def test_a_server_locks_its_folder_from_before_it_waits_for_nodes(tmp_path: Path
 
 def test_a_second_server_leaves_no_word_of_failure_to_the_first(tmp_path: Path) -> None:
     """A server that finds its folder taken writes no failed.txt, which would end the command that follows the first."""
-    word = submitted.packed(settings("fedavg"), tmp_path / "run")
+    word = submitted.Submitted.of(settings("fedavg"), tmp_path / "run").word
     with holding(tmp_path / "run"):
         with pytest.raises(FolderBusyError, match="is being written by process"):
             submitted.run_submitted(Direct(sites(tmp_path)), word)

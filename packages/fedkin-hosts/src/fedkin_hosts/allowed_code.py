@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedkin.core import ConfigError
+import torch
+
+from fedkin.core import ConfigError, Method
+from fedkin.core.refusals import Reason
 from fedkin.core.settings import DataSettings, read_settings
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.user_code.loading import bare_name, is_import_path
 from fedkin.user_code.reference import CodeRef
+from fedkin.version import __version__
+
+_PARTS = ("core", "capabilities", "functional", "engines", "models", "data")  # of which results depend
 
 
 class NotAllowed(ConfigError):
@@ -41,24 +50,16 @@ class Allowed:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Allowed:
-        """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE or FILE.py.
-
-        Raises:
-            ConfigError: a value is neither the name of a module nor a file, or a file has the name of an installed
-                module.
-        """
+        """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE, FILE.py; `ConfigError` if one is unusable."""
         modules, files = list[str](), dict[str, Path]()
         for word in words:
-            if not word.endswith(".py"):
-                if not all(part.isidentifier() for part in word.split(".")):
-                    raise ConfigError(
-                        f"--allow-code {word}: expected a package (team), a module (team.nets) or a file (./nets.py)"
-                    )
-                modules.append(word)
-                continue
             file = Path(word).expanduser().resolve()
-            _require_module_file(file, word, files)
-            files[file.stem] = file
+            if why := _unfit_file(file, files) if word.endswith(".py") else _unfit_module(word):
+                raise ConfigError(f"--allow-code {word}: {why}")
+            if word.endswith(".py"):
+                files[file.stem] = file
+            else:
+                modules.append(word)
         return cls(tuple(modules), files)
 
     def covers(self, module: str) -> bool:
@@ -127,21 +128,26 @@ class _Files(MetaPathFinder):
         return None if file is None else importlib.util.spec_from_file_location(fullname, file)
 
 
-def _require_module_file(file: Path, word: str, others: Mapping[str, Path]) -> None:
-    """Raise `ConfigError` if a file cannot become a module of its name."""
+def _unfit_module(word: str) -> str:
+    """Return why a text is not the name of a module; "" if it is."""
+    name = all(part.isidentifier() for part in word.split("."))
+    return "" if name else "expected a package (team), a module (team.nets) or a file (./nets.py)"
+
+
+def _unfit_file(file: Path, others: Mapping[str, Path]) -> str:
+    """Return why a file cannot become a module of its name; "" if it can."""
+    name = file.stem
     if not file.is_file():
-        raise ConfigError(f"--allow-code {word}: there is no file {file}")
-    if not file.stem.isidentifier():
-        raise ConfigError(
-            f"--allow-code {word}: runs name a file by its name without .py, and {file.stem} cannot be the name of a "
-            "module; use messages, digits and _ only"
-        )
-    if others.get(file.stem, file) != file:
-        raise ConfigError(f"--allow-code {word}: {others[file.stem]} has the same name; rename one of the two")
-    taken = file.stem in sys.stdlib_module_names or file.stem == "__main__"
-    there = None if taken else importlib.util.find_spec(file.stem)
+        return f"there is no file {file}"
+    if not name.isidentifier():
+        return f"{name}, as which runs would name it, is no name of a module; use letters, digits and _ only"
+    if others.get(name, file) != file:
+        return f"{others[name]} has the same name; rename one of the two"
+    taken = name in sys.stdlib_module_names or name == "__main__"
+    there = None if taken else importlib.util.find_spec(name)
     if taken or (there is not None and there.origin != str(file)):
-        raise ConfigError(f"--allow-code {word}: a module {file.stem} is installed already; give the file another name")
+        return f"a module {name} is installed already; give the file another name"
+    return ""
 
 
 def settings_of(table: Mapping[str, Any], allowed: Allowed | None = None) -> Settings:
@@ -162,22 +168,17 @@ def settings_of(table: Mapping[str, Any], allowed: Allowed | None = None) -> Set
         require_installed(name)
         if is_import_path(name):
             (allowed or Allowed()).load(name, f"[{part}] {key}")
-            _require_same(name, asked.code.get(part))
+            code = asked.code.get(part)
+            if code is not None and code != CodeRef(name).fingerprint():
+                raise ConfigError(
+                    f"{name} differs between this node and the server; install the same version of its package on "
+                    "both, and start this node again"
+                )
     if asked.model.init_weights is not None:
         raise ConfigError(f"{where}: [model] init_weights names a file, which no run can choose on this machine")
     # a client uses its own data: it must not look on its disk for a path that the server names
     elsewhere = {**table, "data": {**table.get("data", {}), "data": DataSettings().data}}
     return settings_from(elsewhere, where).but(data=asked.data)
-
-
-def _require_same(name: str, code: str | None) -> None:
-    """Raise `ConfigError` if the sender has another version of a user-defined method or network; ``code`` is the
-    fingerprint of the sender's."""
-    if code is not None and code != CodeRef(name).fingerprint():
-        raise ConfigError(
-            f"{name} differs between this node and the server; install the same version of its package on both, and "
-            "start this node again"
-        )
 
 
 def require_installed(*names: str) -> None:
@@ -190,3 +191,46 @@ def require_installed(*names: str) -> None:
                 "server and on every node, allow it at every node (fedkin node --allow-code PACKAGE) and name it "
                 "package.module:attribute; or run it on this machine with fedkin run"
             )
+
+
+def versions(method: Method) -> dict[str, str]:
+    """Return the versions of fedkin, flwr and torch, and fingerprints of fedkin's engine and of the method's text."""
+    return {
+        "fedkin": __version__,
+        "flwr": version("flwr"),
+        "torch": torch.__version__.partition("+")[0],
+        "engine": _engine(),
+        "method": _text_of(method),
+    }
+
+
+def unlike(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Reason | None:
+    """Return the differences with both values; None if there are none."""
+    names = {"engine": "the text of fedkin's engine", "method": "the text of the method"}
+    parts = [
+        f"{names.get(name, name)} is {theirs.get(name, 'none')} there and {ours[name]} here"
+        for name in ("fedkin", "flwr", "torch", "method", "engine")
+        if theirs.get(name, "none") != ours[name]
+    ]
+    return Reason("versions", value=f"{'; '.join(parts)}; install the same on both") if parts else None
+
+
+@cache
+def _engine() -> str:
+    root = Path(inspect.getfile(Method)).parents[1]
+    files = sorted(path for part in _PARTS for path in (root / part).rglob("*.py"))
+    return _digest(*(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in files))
+
+
+def _text_of(method: Method) -> str:
+    """Return the text of the files that define the method and those that it wraps."""
+    inside = [m for m in vars(method).values() if isinstance(m, Method)]
+    kinds = [type(method), *(type(m) for m in inside)]
+    return _digest(*(Path(inspect.getfile(kind)).read_bytes() for kind in kinds))
+
+
+def _digest(*parts: bytes) -> str:
+    total = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        total.update(len(part).to_bytes(8, "big") + part)
+    return total.hexdigest()

@@ -7,6 +7,7 @@ contain data.
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,28 +19,26 @@ from torch import Tensor
 from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
 from fedkin.core.refusals import OfHost
 from fedkin.core.samples import ClientData
-from fedkin.data import Card, SiteData
+from fedkin.data import Card, SiteData, resolved, seeded
 from fedkin.engines import Job, Task
 from fedkin.engines.loop import trainer
 from fedkin.engines.tasks import Answer
 from fedkin.engines.turns import perform
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.settings import Settings, digest, method_of
+from fedkin.experiment.settings import DataSettings, Settings, digest, method_of, table_of, title_of
+from fedkin.exporting.card import ExportSource, Taken
+from fedkin.exporting.folder import write_export
+from fedkin.exporting.ranges import of_client
 from fedkin.privacy.budget import Privacy, Spent, reports_at_joining
 from fedkin.privacy.secure_sum import OutOfRange, SecureGroup, fixed
 from fedkin.server.ledger import OutOfStep
 from fedkin.server.requirements import require
-from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
+from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of, versions
 from fedkin_hosts.client_memory import ClientStore, Kept
-from fedkin_hosts.export import sharing_at, take_home
-from fedkin_hosts.heads import RequestHead, RunSetup, decode, plain
-from fedkin_hosts.maskkeys import MaskKeys, Signing
-from fedkin_hosts.masks import masked
-from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Withheld
-from fedkin_hosts.table import MemberTable, Unmasked
+from fedkin_hosts.heads import FORMAT, RequestHead, RunSetup, WireError, WireMessage, decode, refusal, stamp
+from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked, masked
+from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin_hosts.tensors import bundle, mark, wire_message
-from fedkin_hosts.versions import versions
-from fedkin_hosts.wire_format import FORMAT, WireError, WireMessage, refusal, stamp
 
 log = logging.getLogger("fedkin.site")
 
@@ -115,9 +114,6 @@ class ClientService:
         if isinstance(e, Unmasked):
             log.warning("round %s: %s", head.get("round"), e)
             return self._no(head, e.code, **e.more)
-        if isinstance(e, Withheld):
-            log.info("%s", e)
-            return self._no(head, "keeps-scores")
         if isinstance(e, OverBudget):
             self._over.add((str(head.get("run")), str(head.get("kind"))))
         kind, code, words = next(line for line in _CODES if isinstance(e, line[0]))
@@ -125,17 +121,21 @@ class ClientService:
         return self._no(head, code)
 
     def _no(self, head: Mapping[str, Any] | RequestHead, code: OfHost, **more: Any) -> WireMessage:
-        return refusal(plain(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
+        return refusal(msgspec.to_builtins(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
+
+    def _withheld(self, head: RequestHead) -> WireMessage:
+        log.info("no results of an evaluation leave: this node was started with --keep-scores")
+        return self._no(head, "keeps-scores")
 
     def _yes(self, head: RequestHead, b: Bundle | None = None, **more: Any) -> WireMessage:
-        return wire_message({**stamp(plain(head), self.client), "ok": True, **more}, b)
+        return wire_message({**stamp(msgspec.to_builtins(head), self.client), "ok": True, **more}, b)
 
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, head: RequestHead, of: WireMessage) -> WireMessage:
         """Report this client's name, its versions, and the card of its data."""
         settings = self._settings(head)
         require(settings, method := method_of(settings))
-        card = self.data.card(sharing_at(settings, self.data))
+        card = self.data.card(self._sharing(settings))
         self.limits.check_card(card)
         return self._yes(head, versions=versions(method), card=card.to_json())
 
@@ -157,7 +157,7 @@ class ClientService:
         epsilon, delta = self._privacy(head).metadata_epsilon, self._privacy(head).delta
         hidden = epsilon is not None and self.limits.max_metadata_epsilon is not None
         if self.limits.keep_scores and head.kind == "consult" and not hidden:  # figures of models on held-out samples
-            raise Withheld("no figures before an evaluation leave: this node was started with --keep-scores")
+            return self._withheld(head)
         kept, job = self._kept(head), self._job_of(head)
         if epsilon is not None:
             job = replace(job, choice_noise=lambda _, j, of: self.account.choose(head.run, j, of, epsilon, delta))
@@ -198,7 +198,7 @@ class ClientService:
 
     def _evaluate(self, head: RequestHead, of: WireMessage) -> WireMessage:
         if self.limits.keep_scores:
-            raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
+            return self._withheld(head)
         kept = self._kept(head)
         answer, reply = self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)), Bundle()
         self._reported[head.run] = head.round, answer.reply.test
@@ -210,15 +210,60 @@ class ClientService:
         """Store the model that this client predicts with, for use without fedkin's server."""
         kept, job = self._kept(head), self._job_of(head)
         answer = self._perform(job, head, of, kept.ledger.state(head.ack))
-        place = self.store.path(head.run).parent / "model"
-        (setup, settings), scores = self._setup_of(head), self._evaluation(head, of, job, kept)
-        take_home(place, self.client, settings, self.data, setup, head, job, answer.reply, scores)
+        place = self._write_export(head, job, answer.reply, self._evaluation(head, of, job, kept))
         log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(head)).asked:
             log.info("%s", self.account.words(head.run, privacy.delta))
         return self._yes(head)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
+    def _write_export(self, head: RequestHead, job: Job, model: Bundle, reported: Tensor | None) -> Path:
+        """Write the model that this client predicts with, as ``fedkin export`` does, and return its folder.
+
+        It contains nothing of other clients except what is in the model itself. An existing export is replaced.
+
+        Args:
+            reported: counts per class ``[3, C]`` on the test part as reported to the server, if that is known.
+
+        Raises:
+            ConfigError, RunFolderError, OSError: see `write_export`.
+        """
+        (setup, settings), place = self._setup_of(head), self.store.path(head.run).parent / "model"
+        number, how, table, card = head.client, self._sharing(settings), table_of(settings), Card.from_json(setup.card)
+        origin = ExportSource(
+            method=job.method,
+            net=job.net,
+            title=title_of(settings),
+            table=table,
+            marks={"config": digest(table), "network": setup.network, "run": head.run},
+            round=head.round,
+            rounds=settings.run.rounds,
+            seed=settings.run.seed,
+            data=self.data.name(how),
+            labels=card.labels,
+        )
+        made, shard = self.data.preparation(card, number, how), job.shards[number].at(head.round)
+        taken = Taken(
+            bundle=model,
+            preparation=made,
+            client=number,
+            name=self.client,
+            shard=shard,
+            ranges=None if settings.privacy.asked else of_client(shard, made),
+            evaluated=reported,
+        )
+        write_export(origin, taken, place, force=True)
+        for left in place.parent.glob(f".{place.name}.*"):  # left by a worker that was ended while it wrote
+            shutil.rmtree(left, ignore_errors=True)
+        return place
+
+    def _sharing(self, settings: Settings) -> DataSettings:
+        """Return how a run wants this site's data read and split.
+
+        The run's name for its data is ignored: a message must not make a site look for paths on its disk.
+        """
+        return resolved(seeded(settings.data.but(data=self.data.data), settings.run.seed))
+
     def _evaluation(self, head: RequestHead, of: WireMessage, job: Job, kept: Kept) -> Tensor | None:
         """Return the counts per class ``[3, C]`` that were reported of the round whose model is kept.
 
@@ -297,8 +342,7 @@ class ClientService:
         return {"spent": [[rate, n] for rate, n in used.spent(privacy.noise_multiplier).items()]}
 
     def _perform(self, job: Job, head: RequestHead, of: WireMessage, state: Bundle) -> Answer:
-        if head.kind == "hello":
-            raise WireError("hello is not a step of a method")
+        assert head.kind != "hello"
         if (head.run, head.kind) in self._over:
             raise OverBudget(f"no further answers to run {head.run}: its budget is spent")
         task = Task(head.kind, head.client, head.round, bundle(of), state)
@@ -314,19 +358,18 @@ class ClientService:
     def _made(self, setup: RunSetup, settings: Settings, head: RequestHead) -> Job:
         card = Card.from_json(setup.card)
         self.limits.check_card(card)
-        shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
+        shard = self.data.shard(card, head.client, self._sharing(settings))
         e = Experiment.on_hosts(settings, card, head.run, shard.train.x[:2])
         if e.networks != setup.network:
             raise DataError(
                 "the network built here has other initial values than the server's: other versions of torch, or "
                 "another file of the model"
             )
-        self.limits.check_words(settings.privacy, e.method, e.net)
+        self.limits.check_reports(settings.privacy, e.method, e.net)
         (mine,) = e.laid_out([shard])
         job = e.job(_One(head.client, mine), outcomes=not self.limits.hides_counts, secret=True)
-        log.info(
-            "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
-        )  # fmt: skip
+        sizes = [len(part) for part in (shard.train, shard.validation, shard.test)]
+        log.info("%s: %d training, %d validation, %d test samples", self.client, *sizes)
         return job
 
     _steps: Mapping[str, Callable[[ClientService, RequestHead, WireMessage], WireMessage]] = {
@@ -359,7 +402,3 @@ class _One(Sequence[ClientData]):
         if number != self._number:
             raise IndexError(number)
         return self._shard
-
-
-def _parts(shard: ClientData) -> tuple[Any, Any, Any]:
-    return shard.train, shard.validation, shard.test

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from fedkin.core import Bundle, ConfigError, RunFolderError
+from fedkin.core import Bundle, ConfigError
 from fedkin.server.ledger import Ledger
 from fedkin.storage.files import make_private, write_atomic
 from fedkin.storage.tensors import pack, unpack
-from fedkin_hosts.heads import RunSetup
+from fedkin_hosts.heads import NAME, RunSetup
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""Pattern of the names of clients and runs: they become names of folders."""
-_FORMAT = "1"
 _SETUP = "setup.json"
 
 
@@ -71,18 +67,11 @@ class ClientStore:
         return self.folder / checked_name(run, "run") / "memory.safetensors"
 
     def load(self, run: str) -> Kept:
-        """Return the memory of a run; empty if there is none yet.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Return the memory of a run, empty if there is none yet; `RunFolderError` if the file is damaged."""
         path = self.path(run)
         if not path.exists():
             return Kept(Ledger())
-        again = "delete it to have this client join again"
-        meta, tensors = unpack(path, again)
-        if meta.get("format") != _FORMAT:
-            raise RunFolderError(f"{path} is of format {meta.get('format')!r}, expected {_FORMAT!r}; {again}")
+        meta, tensors = unpack(path, "delete it to have this client join again")
         parts = {
             part: Bundle({n.split(".", 1)[1]: t for n, t in tensors.items() if n.split(".", 1)[0] == part})
             for part in ("committed", "pending", "answer", "said")
@@ -125,7 +114,6 @@ class ClientStore:
         # copies: a client may keep the same tensor that it sends, and a file holds each tensor once
         tensors = {f"{part}.{n}": t for part, b in bundles.items() if b is not None for n, t in b.owned().items()}
         meta = {
-            "format": _FORMAT,
             "at": str(ledger.at),
             "seq": str(ledger.seq if ledger.pending is not None else 0),
             "mark": ledger.mark,

@@ -99,11 +99,7 @@ class Control:
 
     @classmethod
     def at(cls, folder: Path) -> Control:
-        """Return the operator's access to the link in a folder.
-
-        Raises:
-            ConfigError: the folder does not hold a link.
-        """
+        """Return the operator's access to the link in a folder; `ConfigError` if the folder does not hold a link."""
         try:
             found = msgspec.json.decode((folder / _ADDRESS).read_bytes(), type=_Address)
             return cls(folder, found.address, None if found.authority is None else Path(found.authority))
@@ -184,21 +180,18 @@ class Control:
         return ", ".join(node.fingerprint for node in named)
 
     def _ask(self, call: str, request: Any) -> Any:
-        """Return the answer to a call.
-
-        Raises:
-            EngineError: the SuperLink refuses or does not answer.
-        """
+        """Return the answer to a call; `EngineError` if the SuperLink refuses or does not answer."""
         address, trust = self._address.address, self._trust
         try:
             with ControlHttpClient.from_server_address(address, trust is None, trust, interceptors=[]) as client:
                 return getattr(client, call)(request)
-        except httpx.HTTPStatusError as error:
-            why = FlowerError.from_json(error.response.text)
-            said = error.response.text if why is None else f"{why.message} {why.public_details or ''}"
-            raise EngineError(f"the SuperLink at {address} refuses: {said.strip()}") from error
         except httpx.HTTPError as error:
-            raise EngineError(f"the SuperLink at {address} does not answer: {error}") from error
+            said = f"does not answer: {error}. Is the link up? fedkin link {typed(self.folder)}"
+            if isinstance(error, httpx.HTTPStatusError):
+                why = FlowerError.from_json(error.response.text)
+                words = error.response.text if why is None else f"{why.message} {why.public_details or ''}"
+                said = f"refuses: {words.strip()}"
+            raise EngineError(f"the SuperLink at {address} {said}") from error
 
 
 def _seconds(begin: str, end: str) -> float | None:

@@ -33,8 +33,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedkin.core.errors import EngineError
 from fedkin_hosts.flower import from_records, to_records
+from fedkin_hosts.heads import WireError, WireMessage, reason, refusal
 from fedkin_hosts.keys import pem, private_key
-from fedkin_hosts.wire_format import WireError, WireMessage, reason, refusal
 
 log = logging.getLogger("fedkin.node")
 _HEARTBEAT, _ALIVE = 10.0, 30.0  # seconds between heartbeats; after twice the second the link takes a node for offline

@@ -17,12 +17,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedkin.core.refusals import Code
-from fedkin_hosts.heads import envelope
-from fedkin_hosts.wire_format import (
+from fedkin_hosts.heads import (
     BODY_LIMIT,
+    Envelope,
     TooLarge,
     WireError,
     WireMessage,
+    decode,
     head_bytes,
     head_of,
     reason,
@@ -46,11 +47,8 @@ def to_records(wired: WireMessage) -> RecordDict:
 
 
 def from_records(records: RecordDict) -> WireMessage:
-    """Return a message read from Flower's records.
-
-    Raises:
-        WireError: the records hold something else, or more than `BODY_LIMIT` bytes.
-    """
+    """Return a message read from Flower's records; `WireError` if the records hold something else, or more than
+    `BODY_LIMIT` bytes."""
     head = records.config_records.get(_HEAD)
     text = None if head is None else head.get("json")
     arrays = records.array_records.get(_BODY)
@@ -73,7 +71,7 @@ def client_app() -> ClientApp:
     app = ClientApp()
 
     def answered(message: Message, context: Context) -> Message:
-        from fedkin_hosts.actor import answer  # imported here: only a simulated node needs torch
+        from fedkin_hosts.scaleout import answer  # imported here: only a simulated node needs torch
 
         try:
             of = from_records(message.content)
@@ -119,7 +117,7 @@ class FlowerPost:
     def post(self, outgoing: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
         """Send messages to nodes, each to be answered within ``seconds``; return a ticket per accepted message."""
         messages = [
-            Message(to_records(wired), node, _KINDS.get(envelope(wired).kind, "query"), ttl=max(seconds, 1.0))
+            Message(to_records(wired), node, _KINDS.get(decode(wired, Envelope).kind, "query"), ttl=max(seconds, 1.0))
             for node, wired in outgoing.items()
         ]
         tickets = list(self._grid.push_messages(messages))
@@ -128,8 +126,10 @@ class FlowerPost:
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
         """Return the answers that have arrived for some tickets, or why there is none; each is returned once."""
         found: dict[str, WireMessage | Code] = {}
-        for few in _groups(list(tickets), len(tickets) if self._apart else _CALLS if self._with_keys else 1):
-            found |= self._pulled(few)
+        whole = list(tickets)
+        calls = min(len(whole), len(whole) if self._apart else _CALLS if self._with_keys else 1)
+        for i in range(calls):
+            found |= self._pulled(whole[i::calls])
         return found
 
     def _pulled(self, tickets: list[str]) -> dict[str, WireMessage | Code]:
@@ -174,11 +174,6 @@ def _ticket(message: Message) -> str:
         return ""
 
 
-def _groups(tickets: list[str], most: int) -> list[list[str]]:
-    """Split the tickets into at most ``most`` groups of nearly equal size."""
-    return [tickets[i::most] for i in range(min(most, len(tickets)))]
-
-
 def server_app() -> ServerApp:
     """Return the app that Flower runs on the server: `fedkin_hosts.serve` over the grid."""
     app = ServerApp()
@@ -189,7 +184,8 @@ def server_app() -> ServerApp:
 
         word = context.run_config.get("fedkin", "")
         with submitted.says_why(word):
-            post = FlowerPost(grid, submitted.virtual(word) is None, submitted.link_folder(word))
+            run = submitted.Submitted.read(word)
+            post = FlowerPost(grid, run.data is None, Path(run.link) if run.link else None)
         submitted.run_submitted(post, word)
 
     return app

@@ -83,13 +83,16 @@ class RequestRefused(Exception):
         super().__init__(why)
         self.status, self.why = status, why
 
+    @classmethod
+    def check(cls, refused: bool, status: int, why: str) -> None:
+        """Raise it if a request is refused."""
+        if refused:
+            raise cls(status, why)
+
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a TLS context (1.2 or newer) with the gate's certificate.
-
-    Raises:
-        ConfigError: the certificate or the key cannot be read, or they do not belong together.
-    """
+    """Return a TLS context (1.2 or newer) with the gate's certificate; `ConfigError` if the certificate or the key
+    cannot be read, or they do not belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -98,18 +101,6 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"{certificate} and {key} are not a certificate and its key ({error})") from error
     return context
-
-
-def client_context(authority: Path) -> ssl.SSLContext:
-    """Return a TLS context for a SuperLink whose certificate this authority signed.
-
-    Raises:
-        ConfigError: the authority's certificate cannot be read.
-    """
-    try:
-        return ssl.create_default_context(cafile=str(authority))
-    except OSError as error:
-        raise ConfigError(f"{authority} is not an authority's certificate ({error})") from error
 
 
 class _Connection(H11Protocol):
@@ -278,24 +269,25 @@ class Gate:
                 of a registered node, 412 where a node needs to know the reason, 400 and 413 for lengths, 503 where the
                 node has too many connections.
         """
-        if not _CALL.fullmatch(connection.line):
-            raise RequestRefused(403, "only POST /v1/fleet/... passes this gate")
+        RequestRefused.check(not _CALL.fullmatch(connection.line), 403, "only POST /v1/fleet/... passes this gate")
         try:
             name = self._keyring.holder(connection.headers)
         except Unsigned as error:
             # a node says what it reads here
             raise RequestRefused(412 if error.honest else 401, str(error)) from error
-        given = dict(connection.headers)
-        if b"content-length" in given and b"transfer-encoding" in given:
-            raise RequestRefused(400, "both Content-Length and Transfer-Encoding")
-        if int(given.get(b"content-length", 0)) > self.limits.body:
-            raise RequestRefused(413, f"a body larger than {self.limits.body} bytes")
+        given, limits = dict(connection.headers), self.limits
+        both = b"content-length" in given and b"transfer-encoding" in given
+        RequestRefused.check(both, 400, "both Content-Length and Transfer-Encoding")
+        self._check_size(int(given.get(b"content-length", 0)))
         if connection.name != name:
-            if self._known[name] >= self.limits.per_key:
-                raise RequestRefused(503, f"{name} has {self.limits.per_key} connections already")
+            full = self._known[name] >= limits.per_key
+            RequestRefused.check(full, 503, f"{name} has {limits.per_key} connections already")
             self.leaves(connection)
             connection.name = name
             self._known[name] += 1
+
+    def _check_size(self, size: int) -> None:
+        RequestRefused.check(size > self.limits.body, 413, f"a body larger than {self.limits.body} bytes")
 
     async def _forward(self, connection: _Connection, cycle: RequestResponseCycle) -> None:
         """Pass a request to the SuperLink, its body as it arrives, and the answer back."""
@@ -311,11 +303,7 @@ class Gate:
             await cycle.send({"type": "http.response.body", "body": b""})
 
     async def _body(self, cycle: RequestResponseCycle) -> AsyncIterator[bytes]:
-        """Yield a request's body as it arrives.
-
-        Raises:
-            RequestRefused: 413 beyond the limit, 400 where the client leaves before the end.
-        """
+        """Yield a request's body as it arrives; `RequestRefused` beyond the limit, or where the client leaves."""
         seen, more = 0, True
         while more:
             async with asyncio.timeout(self.limits.stall_seconds):
@@ -323,8 +311,7 @@ class Gate:
             if event["type"] != "http.request":
                 raise RequestRefused(400, "ended within its body")
             seen, more = seen + len(event["body"]), event["more_body"]
-            if seen > self.limits.body:
-                raise RequestRefused(413, f"a body larger than {self.limits.body} bytes")
+            self._check_size(seen)
             yield event["body"]
 
     async def _refuse(self, connection: _Connection, cycle: RequestResponseCycle, no: RequestRefused) -> None:

@@ -8,15 +8,33 @@ other types and numbers out of range raise `WireError` with the path of the inva
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from fedkin.core.refusals import OfHost
-from fedkin_hosts.wire_format import Count, WireError, WireMessage, convert
+from fedkin.display import one_line
 
+FORMAT: Final = 1
+
+HEAD_LIMIT = 4 << 20
+"""Maximum bytes of a head: settings, a card of the data, reasons."""
+BODY_LIMIT = 1 << 30
+"""Maximum bytes of a body, checked before anything is made of it."""
+
+_LONGEST_REASON = 200
+_NOTHING: Mapping[str, str | int] = {"kind": "", "run": "", "session": 0, "seq": 0}
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+T = TypeVar("T")
+Json: TypeAlias = Mapping[str, Any]
+"""A JSON object."""
 Kind = Literal["hello", "describe", "survey", "consult", "update", "evaluate", "keep"]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**31)]
@@ -26,20 +44,90 @@ LONGEST = 1e6
 MOST_RATES = 64
 """Sampling rates of private training of one client in a run at most: each takes the server a tenth of a second."""
 
-T = TypeVar("T")
 
 # checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
 # (github.com/msgspec/msgspec/issues/717)
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Pattern of the names of clients and runs: they become names of folders."""
 _SETUP = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
 
 
+class WireError(ValueError):
+    """A message is invalid: damaged, too large, or malicious."""
+
+
+def require(sound: bool, otherwise: str) -> None:
+    """Raise `WireError` with a text unless a message is sound."""
+    if not sound:
+        raise WireError(otherwise)
+
+
+class TooLarge(WireError):
+    """A message has more bytes than `BODY_LIMIT`."""
+
+
+@dataclass(frozen=True)
+class WireMessage:
+    """A message between server and client: ``head`` is plain JSON, ``body`` the tensors that it names."""
+
+    head: Json
+    body: bytes = b""
+
+
+def head_bytes(message: WireMessage) -> bytes:
+    """Return the head as UTF-8 JSON."""
+    return json.dumps(message.head, separators=(",", ":"), allow_nan=False).encode()
+
+
+def head_of(text: bytes | str) -> Json:
+    """Return a head from its JSON; `WireError` if it is too long, too deep, not JSON (no NaN), or not an object."""
+    require(len(text) <= HEAD_LIMIT, f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (ValueError, RecursionError) as e:  # msgspec's errors, and those of texts that are not UTF-8
+        raise WireError(f"the head is not a JSON object: {reason(e)}") from e
+
+
+def convert(value: object, kind: type[T], what: str) -> T:
+    """Return a value of plain types as a typed one, strictly: nothing is rounded, cut or left out.
+
+    Raises:
+        WireError: ``what`` does not fit; the text has the path of the invalid entry.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (ValueError, TypeError, OverflowError, RecursionError) as e:
+        raise WireError(f"{what} does not fit: {reason(e)}") from e
+
+
+def reason(e: BaseException) -> str:
+    """Return the text of an exception on one line, cut and without control characters: it can hold a client's bytes."""
+    return one_line(str(e)[:_LONGEST_REASON])
+
+
+def stamp(head: Json, client: str) -> Json:
+    """Return the head of an answer: it identifies the message, by the message's ``head``, and the client.
+
+    An entry that the message lacks, or that has another type, is left empty: the answer can be read all the same.
+    """
+    echo = ((n, head.get(n), empty) for n, empty in _NOTHING.items())
+    return {"format": FORMAT, "client": client, **{n: v if type(v) is type(empty) else empty for n, v, empty in echo}}
+
+
+def refusal(head: Json, client: str, code: OfHost, **more: Any) -> WireMessage:
+    """Return the answer of a client that cannot do what a message asks: why, and further entries.
+
+    Only the code is sent: the text of a client's exception may contain its data.
+    """
+    return WireMessage({**stamp(head, client), "ok": False, "code": code, **more})
+
+
 def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:
-    """Raise `ValueError`, to which msgspec adds the path, if a text does not match a pattern; None always matches."""
-    if text is not None and not pattern.fullmatch(text):
-        raise ValueError(f"`{entry}` must match {pattern.pattern}, got {text[:80]!r}")
+    """Raise `WireError`, to which msgspec adds the path, if a text does not match a pattern; None always matches."""
+    matches = text is None or pattern.fullmatch(text) is not None
+    require(matches, f"`{entry}` must match {pattern.pattern}, got {(text or '')[:80]!r}")
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +175,8 @@ class RunSetup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         network: fingerprint of the network; "" before it is known.
     """
 
-    settings: dict[str, Any]
-    card: dict[str, Any] | None = None
+    settings: Json
+    card: Json | None = None
     network: Annotated[str, Meta(max_length=128)] = ""
 
     @property
@@ -131,9 +219,8 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tensors: Tensors = ()
 
     def __post_init__(self) -> None:
-        _require(_NAME, self.run, "run")
-        if self.inline is not None and self.inline.name != self.setup:
-            raise ValueError("`setup` is not the name of `inline`")
+        _require(NAME, self.run, "run")
+        require(self.inline is None or self.inline.name == self.setup, "`setup` is not the name of `inline`")
         _require(_SETUP, self.setup, "setup")
 
 
@@ -170,7 +257,7 @@ class Hello(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     versions: Annotated[dict[str, Annotated[str, Meta(max_length=64)]], Meta(max_length=20)]
-    card: dict[str, Any]
+    card: Json
 
 
 class Description(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,26 +330,3 @@ def decode(message: WireMessage, kind: type[T]) -> T:
         WireError: the head does not fit the type; the text says where.
     """
     return convert(message.head, kind, "its head")
-
-
-def envelope(message: WireMessage) -> Envelope:
-    """Return the part of the head that programs along the message's way need.
-
-    Raises:
-        WireError: an entry has another type.
-    """
-    return decode(message, Envelope)
-
-
-def plain(head: msgspec.Struct) -> dict[str, Any]:
-    """Return a head as plain values; entries equal to their default are left out where the type says so."""
-    found: dict[str, Any] = msgspec.to_builtins(head)
-    return found
-
-
-def code_of(message: WireMessage) -> str | None:
-    """Return the code of a refusal; None for any other message."""
-    try:
-        return decode(message, Refusal).code
-    except WireError:
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,12 +15,11 @@ from fedkin.data import Card
 from fedkin.experiment.settings import method_of
 from fedkin.server.upload_checks import described
 from fedkin_hosts import heads
-from fedkin_hosts.channel import Channel
+from fedkin_hosts.allowed_code import unlike, versions
 from fedkin_hosts.client_memory import checked_name
-from fedkin_hosts.messages import Clerk, Reply, attempt
+from fedkin_hosts.heads import WireError, WireMessage
+from fedkin_hosts.messages import Channel, Clerk, Reply, attempt
 from fedkin_hosts.participants import Member
-from fedkin_hosts.versions import unlike, versions
-from fedkin_hosts.wire_format import WireError, WireMessage
 
 log = logging.getLogger("fedkin_hosts")
 _HELLO = 60.0  # seconds for the answer to a hello: reading the data for the first time may take long
@@ -62,20 +61,12 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class _Hello:
-    """A pending greeting: its node and its deadline."""
+class _Pending:
+    """A message to a node whose answer is awaited until ``end``; ``name``: its client, once that is known."""
 
     node: int
     end: float
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A pending request for a description: the client, its node, and the deadline."""
-
-    name: str
-    node: int
-    end: float
+    name: str = "?"
 
 
 class Enrolment:
@@ -92,9 +83,9 @@ class Enrolment:
         self._keys: Mapping[int, str] = {}
         self._done: set[int] = set()  # nodes that need no greeting: enrolled, or refused permanently
         self._greeted: dict[int, float] = {}
-        self._hellos: dict[str, _Hello] = {}  # pending greetings, by ticket
+        self._hellos: dict[str, _Pending] = {}  # pending greetings, by ticket
         self._nameless: set[int] = set()  # nodes without a registered name that were reported
-        self._asked: dict[str, _Asked] = {}  # pending requests for descriptions, by ticket
+        self._asked: dict[str, _Pending] = {}  # pending requests for descriptions, by ticket
         self._arrived: dict[str, WireMessage | Code] = {}  # answers to both that are not read yet
         self._failed: dict[str, int] = {}  # failed descriptions, for reasons that may pass, by key (else by name)
         self.node: dict[str, int] = {}
@@ -131,7 +122,10 @@ class Enrolment:
             n for n in self._keys
             if n not in self._done and n not in under_way and now - self._greeted.get(n, -_AGAIN) >= _AGAIN
         ]  # fmt: skip
-        self._greet(round, now, strange)
+        self._greeted |= dict.fromkeys(strange, now)
+        messages = {n: self._clerk.write("hello", round, _HELLO, inline=True) for n in strange}
+        for node, ticket in (self._post.post(messages, _HELLO) if messages else {}).items():
+            self._hellos[ticket] = _Pending(node, now + _HELLO)
         while self._hellos:
             for ticket, got in self._answers(self._hellos).items():
                 self._welcome(round, self._hellos.pop(ticket), got)
@@ -175,13 +169,6 @@ class Enrolment:
         self._refuse(0, name, self.new.pop(name).node, why)
 
     # ---- greetings ------------------------------------------------------------------------------------------------
-    def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
-        """Send hellos to nodes."""
-        self._greeted |= dict.fromkeys(nodes, now)
-        messages = {n: self._clerk.write("hello", round, _HELLO, inline=True) for n in nodes}
-        for node, ticket in (self._post.post(messages, _HELLO) if messages else {}).items():
-            self._hellos[ticket] = _Hello(node, now + _HELLO)
-
     def _expired(self, round: int, node: int) -> None:
         self._say(
             round,
@@ -194,18 +181,8 @@ class Enrolment:
         """Return the registered name of a node's key; None where keys have no names."""
         return (self._post.names() or {}).get(node)
 
-    def _misnamed(self, node: int, name: str) -> Reason | None:
-        """Return the reason why a node must not use a client name; None if it may."""
-        names = None if self._clerk.settings.hosts.free_names else self._post.names()
-        if names is None or node not in names or names[node] == name:
-            return None
-        return Reason("other-name", value=name, expected=names[node])
-
-    def _unnamed(self, round: int, node: int, name: str) -> bool:
-        """Return whether names are required and a node's key has no registered name (yet); log it once."""
-        names = None if self._clerk.settings.hosts.free_names else self._post.names()
-        if names is None or node in names:
-            return False
+    def _unnamed(self, round: int, node: int, name: str) -> None:
+        """Log once that names are required and a node's key has no registered name (yet)."""
         if node not in self._nameless:
             self._nameless.add(node)
             self._say(
@@ -214,40 +191,36 @@ class Enrolment:
                 f"came as {name} with a key that has no name at this link: put its NAME.pub into the link's folder "
                 "nodes/, or set free_names = true in [hosts]; it is asked again",
             )
-        return True
 
-    def _welcome(self, round: int, hello: _Hello, got: WireMessage | Code) -> None:
+    def _welcome(self, round: int, hello: _Pending, got: WireMessage | Code) -> None:
         node = hello.node
         if got == "expired":
             self._expired(round, node)
         if isinstance(got, str):
             log.warning("node %s did not say hello: %s", node, Reason(got))
-            return
+            return None
         try:
             name = checked_name(heads.decode(got, heads.AnswerHead).client, "client-id")
         except (WireError, ConfigError) as e:
-            self._refuse(round, "?", node, e)
-            return
-        if self._unnamed(round, node, name):
-            return
-        if why := self._misnamed(node, name):
-            self._refuse(round, self._registered(node) or "?", node, why)
-            return
+            return self._refuse(round, "?", node, e)
+        names = None if self._clerk.settings.hosts.free_names else self._post.names()
+        if (registered := name if names is None else names.get(node)) is None:
+            return self._unnamed(round, node, name)
+        if registered != name:
+            return self._refuse(round, registered, node, Reason("other-name", value=name, expected=registered))
         found = self._clerk.read(got, "hello", name)
         if not (isinstance(found, Reply) and isinstance(found.head, heads.Hello)):  # perhaps another time
-            self._say(round, name, str(found if isinstance(found, Reason) else Reason("garbled")))
-            return
+            return self._say(round, name, str(found if isinstance(found, Reason) else Reason("garbled")))
         former = self.place(name)
         if former not in (None, node):
-            self._say(round, name, "is connected already; another node of that name has to wait until it is gone")
-            return
+            return self._say(round, name, "is connected already; another node of this name waits until it is gone")
         if why := self._unfit(name, node, found.head):
-            self._refuse(round, name, node, why)
-            return
+            return self._refuse(round, name, node, why)
         if self.node.get(name) not in (None, node):
             self._say(round, name, "is back on another node")
         self._done.add(node)
         self.node[name] = node
+        return None
 
     def _unfit(self, name: str, node: int, hello: heads.Hello) -> Reason | None:
         """Return the reason why a client is not accepted; None if it is known already, or is now listed as new."""
@@ -299,7 +272,7 @@ class Enrolment:
         tickets = self._post.post(messages, seconds) if messages else {}
         for node, name in name_at.items():
             if node in tickets:
-                self._asked[tickets[node]] = _Asked(name, node, self._clock.now() + seconds)
+                self._asked[tickets[node]] = _Pending(node, self._clock.now() + seconds, name)
             else:
                 self._put_off(round, name, node, Reason("undelivered"))
 
@@ -322,22 +295,18 @@ class Enrolment:
 
     def _described(self, came: JoiningClient, read: object, schema: Bundle) -> JoiningClient | Reason:
         """Return a joining client with its description, or why that cannot be used."""
-        found = self._checked(read, schema)
-        if isinstance(found, Reason) or not self._clerk.settings.aggregation.secure:
-            return found if isinstance(found, Reason) else replace(came, said=found)
-        head = read.head if isinstance(read, Reply) else None
-        if not isinstance(head, heads.Description) or head.public is None:
-            return Reason("no-public-key")
-        return replace(came, said=found, public=head.public, signature=head.signature)
-
-    def _checked(self, read: object, schema: Bundle) -> Bundle | Reason:
-        if not isinstance(read, Reply):
+        if not isinstance(read, Reply) or not isinstance(read.head, heads.Description):
             return read if isinstance(read, Reason) else Reason("garbled")
+        hosts, secure = self._clerk.settings.hosts, self._clerk.settings.aggregation.secure
         found = read.body
         if why := refusal(found, schema, _COUNTS):
             return why
-        if why := outside("size", int(found.size), 1, self._clerk.settings.hosts.max_samples):
+        if why := outside("size", int(found.size), 1, hosts.max_samples):
             return why
         counts = {name: t for name, t in found.items() if not t.is_floating_point() and t.numel()}
         ends = ((name, int(end)) for name, t in counts.items() for end in (t.min(), t.max()))
-        return next(filter(None, (outside(name, end, 0, _COUNTS) for name, end in ends)), found)
+        if why := next(filter(None, (outside(name, end, 0, _COUNTS) for name, end in ends)), None):
+            return why
+        if secure and read.head.public is None:
+            return Reason("no-public-key")
+        return replace(came, said=found, public=read.head.public or "", signature=read.head.signature)

@@ -11,12 +11,13 @@ import base64
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -40,11 +41,12 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650.0, 730.0
 CA, CA_KEY, SERVER, SERVER_KEY = "ca.crt", "ca.key", "server.pem", "server.key"
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey
+Key = TypeVar("Key", PublicKey, PrivateKey)
 
 _ALWAYS = ("localhost", "127.0.0.1", "::1")  # added always: the gate and the operator reach the SuperLink by these
 _NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,64}")
 _LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
-_MAKE = "`fedkin keys node FOLDER NAME` makes one"
+_MAKE = "; `fedkin keys node FOLDER NAME` makes one"
 _SKEW = timedelta(days=1)  # the clocks of two hosts may differ
 
 
@@ -110,27 +112,20 @@ def make_server(folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS) -
     """
     names = _names(hosts)
     _absent(folder / name for name in (SERVER, SERVER_KEY))
-    try:
+    again = f"; bring back its {CA} and {CA_KEY}, or make a new one elsewhere: fedkin keys authority FOLDER --host ..."
+    with _readable(f"{folder} has no authority that could sign", again):
         signer = load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
         ca = x509.load_pem_x509_certificate((folder / CA).read_bytes())
         if not isinstance(signer, PrivateKey) or signer.public_key() != ca.public_key():
             raise ValueError("the authority's key does not belong to its certificate")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder} has no authority that could sign ({error}); bring back its {CA} and {CA_KEY}, "
-            f"or make a new one elsewhere: fedkin keys authority FOLDER --host ..."
-        ) from error
     server, key = _server(ca, signer, names, days)
     _write(folder, {SERVER_KEY: key}, {SERVER: server.public_bytes(Encoding.PEM)})
     return _authority(folder)
 
 
 def make_node_key(folder: Path, name: str) -> NodeKey:
-    """Make a new pair of keys on the curve P-384 in OpenSSH's format: ``NAME`` (private, mode 0600) and ``NAME.pub``.
-
-    Raises:
-        ConfigError: a file exists already, the name is not allowed.
-    """
+    """Make a new pair of keys on the curve P-384 in OpenSSH's format: ``NAME`` (private, mode 0600) and ``NAME.pub``;
+    `ConfigError` if a file exists already, the name is not allowed."""
     if not _NAME.fullmatch(name) or name.endswith(".pub"):
         raise ConfigError(
             "a node's name has 1 to 64 of A-Z a-z 0-9 . _ -, begins with neither . nor -, and does not end in .pub; "
@@ -146,33 +141,17 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
 
 
 def public_key(path: Path) -> PublicKey:
-    """Return the key in a ``NAME.pub`` file.
-
-    Raises:
-        ConfigError: the file holds no key on the curve P-384 in OpenSSH's format.
-    """
-    try:
-        key = load_ssh_public_key(path.read_bytes())
-        if not isinstance(key, PublicKey) or not isinstance(key.curve, ec.SECP384R1):
-            raise ValueError(f"{type(key).__name__}, expected ecdsa-sha2-nistp384")
-        return key
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} is not a node's public key ({error}); {_MAKE}") from error
+    """Return the key in a ``NAME.pub`` file; `ConfigError` if the file holds no key on the curve P-384 in OpenSSH's
+    format."""
+    with _readable(f"{path} is not a node's public key", _MAKE):
+        return _on_p384(load_ssh_public_key(path.read_bytes()), PublicKey)  # type: ignore[type-abstract]
 
 
 def private_key(path: Path) -> PrivateKey:
-    """Return a node's private key.
-
-    Raises:
-        ConfigError: the file holds no key on the curve P-384 in OpenSSH's format, or it has a passphrase.
-    """
-    try:
-        key = load_ssh_private_key(path.read_bytes(), None)
-        if not isinstance(key, PrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-            raise ValueError(f"{type(key).__name__}, expected ecdsa-sha2-nistp384")
-        return key
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} is not a node's private key ({error}); {_MAKE}") from error
+    """Return a node's private key; `ConfigError` if the file holds no key on the curve P-384 in OpenSSH's format, or it
+    has a passphrase."""
+    with _readable(f"{path} is not a node's private key", _MAKE):
+        return _on_p384(load_ssh_private_key(path.read_bytes(), None), PrivateKey)  # type: ignore[type-abstract]
 
 
 def pem(key: PublicKey) -> bytes:
@@ -187,15 +166,9 @@ def fingerprint(key: PublicKey) -> str:
 
 
 def certificate(path: Path) -> x509.Certificate:
-    """Return the (first) certificate in a PEM file.
-
-    Raises:
-        ConfigError: the file holds no certificate.
-    """
-    try:
+    """Return the (first) certificate in a PEM file; `ConfigError` if the file holds no certificate."""
+    with _readable(f"{path} is not a certificate in PEM format"):
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is not a certificate in PEM format ({error})") from error
 
 
 def certificate_fingerprint(path: Path) -> str:
@@ -204,11 +177,8 @@ def certificate_fingerprint(path: Path) -> str:
 
 
 def check_server(folder: Path) -> datetime:
-    """Return the expiry date of the certificate among the link's keys in a folder.
-
-    Raises:
-        ConfigError: a file is missing, or the certificate cannot be read or has expired.
-    """
+    """Return the expiry date of the certificate among the link's keys in a folder; `ConfigError` if a file is missing,
+    or the certificate cannot be read or has expired."""
     for name in (CA, SERVER, SERVER_KEY):
         if not (folder / name).is_file():
             raise ConfigError(
@@ -225,6 +195,21 @@ def check_server(folder: Path) -> datetime:
     return until
 
 
+@contextmanager
+def _readable(problem: str, remedy: str = "") -> Iterator[None]:
+    """Raise `ConfigError` if a key or a certificate cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{problem} ({error}){remedy}") from error
+
+
+def _on_p384(key: object, kind: type[Key]) -> Key:
+    if not isinstance(key, kind) or not isinstance(key.curve, ec.SECP384R1):
+        raise ValueError(f"{type(key).__name__}, expected ecdsa-sha2-nistp384")
+    return key
+
+
 def _authority(folder: Path) -> Authority:
     ca, ca_key, server, server_key = (folder / name for name in (CA, CA_KEY, SERVER, SERVER_KEY))
     until = certificate(server).not_valid_after_utc
@@ -238,7 +223,9 @@ def _server(
     key = ec.generate_private_key(ec.SECP384R1())
     span = min(timedelta(days=days), ca.not_valid_after_utc - datetime.now(UTC))
     more = [
-        x509.SubjectAlternativeName([_alternative(host) for host in hosts]),
+        x509.SubjectAlternativeName(
+            [x509.IPAddress(a) if (a := _address(host)) else x509.DNSName(host) for host in hosts]
+        ),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
     ]
@@ -270,11 +257,11 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _alternative(host: str) -> x509.GeneralName:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        return ipaddress.ip_address(host)
     except ValueError:
-        return x509.DNSName(host)
+        return None
 
 
 def _secret(key: PrivateKey) -> bytes:
@@ -283,19 +270,15 @@ def _secret(key: PrivateKey) -> bytes:
 
 def _names(hosts: Sequence[str]) -> list[str]:
     """Return the hosts as names and addresses without duplicates, including this machine's."""
-    if not hosts:
-        raise ConfigError("no name or address of the link was given; add --host link.example.org")
-    for host in hosts:
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            labels = host.lower().removeprefix("*.").split(".")
-            numbers = all(label.isdigit() for label in labels)  # an address with a typing error
-            if numbers or len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-                raise ConfigError(
-                    f"{host!r} is neither a host's name nor its address; expected something like link.example.org or "
-                    "10.0.0.5, without a port"
-                ) from None
+    for host in hosts or [""]:
+        labels = host.lower().removeprefix("*.").split(".")
+        numbers = all(label.isdigit() for label in labels)  # an address with a typing error
+        name = len(host) <= 253 and not numbers and all(_LABEL.fullmatch(label) for label in labels)
+        if not name and _address(host) is None:
+            raise ConfigError(
+                f"--host {host!r} is neither a host's name nor its address; expected a name like link.example.org or "
+                "10.0.0.5, without a port"
+            )
     return list(dict.fromkeys([*(h.lower() for h in hosts), *_ALWAYS]))
 
 
@@ -309,12 +292,11 @@ def _absent(paths: Iterable[Path]) -> None:
 
 def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]) -> None:
     """Write new files, the secret ones readable by their owner only: all of them, or none."""
-    files = [(name, content, 0o600) for name, content in secret.items()]
-    files += [(name, content, 0o644) for name, content in shown.items()]
     written: list[Path] = []
     try:
         private_folder(folder, tighten=False)
-        for name, content, mode in files:
+        for name, content in (*secret.items(), *shown.items()):
+            mode = 0o600 if name in secret else 0o644
             number = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             written.append(folder / name)
             with os.fdopen(number, "wb") as file:

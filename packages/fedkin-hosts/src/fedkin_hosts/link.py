@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 from fedkin.core.errors import ConfigError, EngineError, command_line
 from fedkin.display import OneLine, printable
 from fedkin_hosts.control import Control
-from fedkin_hosts.gate import Gate, Limits, client_context, server_context
+from fedkin_hosts.gate import Gate, Limits, server_context
 from fedkin_hosts.keys import CA, SERVER, SERVER_KEY, PublicKey, check_server, fingerprint, pem, public_key
 from fedkin_hosts.machine import answers, environment, free_port, listening, locked, private_folder, program
 from fedkin_hosts.signed import Keyring
@@ -71,9 +72,6 @@ class LinkSettings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        for name, port in (("port", self.port), ("inner port", self.inner_port)):
-            if not 0 <= port <= 65535:
-                raise ConfigError(f"{name} must be 0 to 65535, got {port}")
         if self.insecure_test and self.host not in (None, LOOPBACK, "localhost"):
             raise ConfigError(
                 f"--insecure-test is for this machine only, without TLS and keys: --host must be {LOOPBACK}, got "
@@ -123,7 +121,10 @@ class Link:
         if not settings.insecure_test:
             check_server(keys)
             private_folder(settings.node_folder, tighten=False)
-            context, trust = server_context(keys / SERVER, keys / SERVER_KEY), client_context(keys / CA)
+            context, trust = (
+                server_context(keys / SERVER, keys / SERVER_KEY),
+                ssl.create_default_context(cafile=keys / CA),
+            )
             host, upstream = settings.host or "0.0.0.0", f"https://{self.inner}"
             where, limits = (host, settings.port), settings.limits
             self.gate = Gate(*where, context, upstream, trust, self.keyring, limits, self._log.getChild("gate"))

@@ -29,14 +29,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of this process for Flower, without calls to the internet.
+    """Return the environment of this process for Flower, whose own files are in ``home``: no calls to the internet.
 
-    Args:
-        home: folder of Flower's own files (its configuration, unpacked apps); created by the code that writes into it.
-
-    Returns:
-        Variables with Python's programs first on ``PATH`` (a SuperLink starts other programs by name), and no proxy for
-        connections to this machine itself.
+    Python's programs are first on ``PATH``, as a SuperLink starts other programs by name, and no proxy is used for
+    connections to this machine itself.
     """
     env = {**os.environ, **SWITCHES, "FLWR_HOME": str(home.resolve())}
     env["PATH"] = os.pathsep.join([str(_beside()), env.get("PATH", os.defpath)])
@@ -46,11 +42,8 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def program(name: str) -> str:
-    """Return the path of one of Flower's programs, such as ``flower-superlink``: next to this Python, else on ``PATH``.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Return the path of one of Flower's programs, such as ``flower-superlink``: next to this Python, else on ``PATH``;
+    `ConfigError` if it is not installed."""
     found = shutil.which(name, path=str(_beside())) or shutil.which(name)
     if found is None:
         raise ConfigError(f"Flower's program {name} was not found next to {sys.executable} nor on PATH; {INSTALL}")
@@ -67,18 +60,13 @@ def require_flower() -> None:
         ConfigError: it is not.
     """
     os.environ.update(SWITCHES)
-    try:
+    version = "not installed"
+    with suppress(metadata.PackageNotFoundError):
         version = metadata.version("flwr")
-    except metadata.PackageNotFoundError as error:
-        raise ConfigError(f"real hosts are reached through Flower, and flwr is not installed; {INSTALL}") from error
-    digits = [part for part in version.split(".")[:2] if part.isdigit()]
-    if not _OLDEST <= tuple(map(int, digits)) < _TOO_NEW:
-        raise ConfigError(f"flwr is {version}; this fedkin works with {supported()}; {INSTALL}")
-
-
-def supported() -> str:
-    """Return the supported versions of flwr as a requirement: ``flwr>=1.40,<1.43``."""
-    return "flwr>=" + ".".join(map(str, _OLDEST)) + ",<" + ".".join(map(str, _TOO_NEW))
+    digits = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    if not _OLDEST <= tuple(digits) < _TOO_NEW:
+        least, most = (".".join(map(str, bound)) for bound in (_OLDEST, _TOO_NEW))
+        raise ConfigError(f"flwr is {version}; this fedkin works with flwr>={least},<{most}; {INSTALL}")
 
 
 def _beside() -> Path:
@@ -87,15 +75,10 @@ def _beside() -> Path:
 
 
 def listening(host: str, port: int, flags: str = "--host or --port") -> socket.socket:
-    """Return a non-blocking socket that listens on a port; port 0 takes a free one.
-
-    Args:
-        host: name or address of this machine.
-        port: the port.
-        flags: flags that choose host and port, for the message.
+    """Return a non-blocking socket that listens on a port of this machine; port 0 takes a free one.
 
     Raises:
-        ConfigError: the port is taken, or the host is not an address of this machine.
+        ConfigError: the port is taken, or the host is not an address of this machine; ``flags`` choose other ones.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -121,11 +104,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def private_folder(folder: Path, *, tighten: bool = True) -> bool:
-    """Make a folder and its missing parents with mode 0700.
-
-    Args:
-        folder: folder, which may exist.
-        tighten: also revoke the rights of other users on an existing folder.
+    """Make a folder and its missing parents with mode 0700; ``tighten``: also if it exists.
 
     Returns:
         Whether the folder existed and was open to other users.
@@ -146,13 +125,8 @@ def private_folder(folder: Path, *, tighten: bool = True) -> bool:
 def locked(folder: Path, what: str, remedy: str) -> Iterator[None]:
     """Keep other processes from using a folder while the context is open.
 
-    Args:
-        folder: folder, which exists.
-        what: what runs in it, such as "a link".
-        remedy: what to do if another process has the folder, in addition to stopping that process.
-
     Raises:
-        ConfigError: another process has the folder; its process id is in the text.
+        ConfigError: another process runs ``what``, such as "a link", in it; ``remedy``: what to do but stop that one.
     """
     path = folder / locks.NAME
     with locks.held(path) as free:

@@ -9,8 +9,11 @@ its partners an upload is indistinguishable from random numbers. `docs/security.
 
 A stream must never be used twice. It depends on everything that a server could vary: the run, the round, the members
 with their keys and weights, what they are asked, and the form of the upload; and a site masks for one such table in a
-round. Therefore the masks of members that were asked different things do not cancel. Keys are never on a disk
-(`fedkin_hosts.maskkeys`), so no older state of a disk brings a stream back.
+round. Therefore the masks of members that were asked different things do not cancel.
+
+A private key for masks exists in the memory of one process and never on a disk. So a disk that is restored to an older
+state, as from a snapshot, cannot bring back a key together with a record of fewer masked uploads: the difference of two
+uploads under one stream could be read.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,17 +36,95 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedkin.core import Bundle
-from fedkin_hosts.keys import PrivateKey, PublicKey
-from fedkin_hosts.table import MemberTable
-from fedkin_hosts.wire_format import WireError
+from fedkin.core import Bundle, ConfigError
+from fedkin.core.refusals import OfHost
+from fedkin.privacy.secure_sum import LEAST, MOST
+from fedkin_hosts.heads import PoolHead, WireError, WireMessage, convert, require
+from fedkin_hosts.keys import PrivateKey, PublicKey, private_key, public_key
 
 _BLOCK = 1 << 20  # bytes of a stream made at a time
 
 
-def new_secret() -> bytes:
-    """Return a private key, 32 bytes, from the operating system's generator."""
-    return X25519PrivateKey.generate().private_bytes_raw()
+class Unmasked(Exception):
+    """An upload was not masked and therefore is not sent; ``words`` are for this client's own log.
+
+    Attributes:
+        code: reason that is sent to the server.
+        more: further entries that are sent.
+    """
+
+    def __init__(self, code: OfHost, words: str = "", **more: str) -> None:
+        super().__init__(f"no masks: {words or code}")
+        self.code, self.more = code, more
+
+
+@dataclass(frozen=True)
+class MemberTable:
+    """The members of a secure sum of one round and what they are asked, as the server described it to one of them.
+
+    Attributes:
+        run, round: identify the sum.
+        members: number, public key and weight of each member, ascending by number.
+        asked: fingerprint of all that steers the members' step and is the same for all of them: the name of the run's
+            setup, and the tensors that were sent.
+        signed: by number, the name of a member and its node's signature of its key; members without one are missing.
+    """
+
+    run: str
+    round: int
+    members: tuple[tuple[int, str, float], ...]
+    asked: str
+    signed: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, of: WireMessage) -> MemberTable:
+        """Read the table from a message; `WireError` if it does not fit, has too few members, or lists one twice."""
+        head = of.head
+        listed = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up").members
+        require(len(listed) >= LEAST, f"a sum of {len(listed)} uploads; at least {LEAST} are needed")
+        members = tuple(sorted((m.number, m.key, m.weight) for m in listed))
+        different = min(len({m.number for m in listed}), len({m.key for m in listed}))
+        require(different == len(members), "a member is listed twice, or two have one key")
+        steers = json.dumps([head["setup"], head.get("tensors")])
+        asked = hashlib.sha256(steers.encode() + of.body).hexdigest()
+        signed = {m.number: (m.name, m.signature) for m in listed if m.signature}
+        return cls(str(head["run"]), int(head["round"]), members, asked, signed)
+
+    @property
+    def total(self) -> float:
+        """Total weight of all members."""
+        return sum(weight for *_, weight in self.members)
+
+    def weight(self, number: int) -> float:
+        """Return the weight of a member."""
+        return next(weight for i, _, weight in self.members if i == number)
+
+    def require(self, number: int, key: str, last: int, signature: str = "") -> None:
+        """Check that this member, with this public key and its signature, may mask an upload after round ``last``.
+
+        Raises:
+            Unmasked: it has masked for this round before, other members received another key, or its weight is more
+                than `MOST` of all.
+        """
+        weight = next((weight for i, _, weight in self.members if i == number), 0.0)
+        for refused, why in (
+            (self.round <= last, Unmasked("masked")),
+            (
+                (number, key) not in [(i, public) for i, public, _ in self.members],
+                Unmasked("new-key", public=key, **({"signature": signature} if signature else {})),
+            ),
+            (
+                weight > MOST * self.total,
+                Unmasked(
+                    "settings",
+                    f"this client's weight is {weight:g} of {self.total:g}, and with more than {MOST:g} of all its "
+                    "upload could be read from the sum; ask the link's operator for "
+                    f"[hosts] max_share = {MOST:g} or less",
+                ),
+            ),
+        ):
+            if refused:
+                raise why
 
 
 def public_of(secret: bytes) -> str:
@@ -68,17 +152,8 @@ def _statement(run: str, client: str, public: str) -> bytes:
 
 
 def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bundle:
-    """Return one member's addend with its masks.
-
-    Args:
-        addend: int64 tensors, see `fedkin.privacy.secure_sum.fixed`.
-        table: the members of the sum.
-        number: number of the member in the table.
-        secret: private key of the member.
-
-    Raises:
-        WireError: the public key of another member is invalid.
-    """
+    """Return the addend of one member, its int64 tensors (`fedkin.privacy.secure_sum.fixed`), with its masks;
+    `WireError` if the public key of another member is invalid."""
     names = sorted(addend)
     flat = np.concatenate([np.zeros(0, np.uint64), *(addend[n].reshape(-1).numpy().view(np.uint64) for n in names)])
     form = [[n, list(addend[n].shape)] for n in names]
@@ -110,3 +185,103 @@ def _stream(key: bytes, count: int) -> Iterator[np.ndarray[Any, np.dtype[np.uint
         size = min(left, _BLOCK)
         yield np.frombuffer(cipher.update(bytes(size)), dtype="<u8").astype(np.uint64, copy=False)
         left -= size
+
+
+@dataclass(frozen=True)
+class Signing:
+    """A node's key for signing its keys for masks, and the keys by which it checks the signatures of other nodes.
+
+    Attributes:
+        key: file of the node's private key; None: keys are not signed.
+        peers: folder with the public keys (``NAME.pub``) of the clients that this client adds its uploads up with;
+            None: any members that the server names are accepted.
+        simulated: the client is one of many in the processes of one user, where masks hide nothing: its keys follow
+            from its name, so that each of these processes has the same.
+
+    Raises:
+        ConfigError: the folder has too few keys, or one is not a public key.
+    """
+
+    key: Path | None = None
+    peers: Path | None = None
+    simulated: bool = False
+
+    def check(self, client: str) -> None:
+        """Read the files once, so that a mistake is noticed when the node starts; `ConfigError` if a key cannot be
+        read, or there are too few for any sum."""
+        if self.key is not None:
+            private_key(self.key)
+        if self.peers is not None:
+            others = sorted(set(_known(self.peers)) - {client})
+            if len(others) < LEAST - 1:
+                raise ConfigError(
+                    f"--peers {self.peers} has the public keys of {len(others)} other clients "
+                    f"({', '.join(others) or 'none'}); a sum needs at least {LEAST - 1}: put their NAME.pub there"
+                )
+
+
+class MaskKeys:
+    """The keys of one client in one process, one per run."""
+
+    def __init__(self, client: str, signing: Signing) -> None:
+        self._client, self._signing = client, signing
+        self._secrets: dict[str, bytes] = {}
+        self._last: dict[str, int] = {}
+
+    def secret(self, run: str) -> bytes:
+        """Return the private key for a run, made at the first call."""
+        if run not in self._secrets:
+            made_up = hashlib.sha256(f"{run} {self._client}".encode()).digest()
+            self._secrets[run] = made_up if self._signing.simulated else X25519PrivateKey.generate().private_bytes_raw()
+        return self._secrets[run]
+
+    def public_of(self, run: str) -> dict[str, str]:
+        """Return the part that other clients receive: the public key and, where the node has a key, its signature."""
+        public = public_of(self.secret(run))
+        if self._own_key is None:
+            return {"public": public}
+        return {"public": public, "signature": sign(self._own_key, run, self._client, public)}
+
+    def last(self, run: str) -> int:
+        """Return the last round that an upload was masked for in this process."""
+        return self._last.get(run, 0)
+
+    def used(self, run: str, round: int) -> None:
+        """Record that an upload of a round is being masked: a second one is refused, whatever the disk states later."""
+        self._last[run] = max(round, self.last(run))
+
+    def require_peers(self, table: MemberTable, number: int) -> None:
+        """Check that every other member of a sum has a key that a known client has signed for this run.
+
+        Raises:
+            Unmasked: a member has not. Nothing is required without a folder of known keys.
+        """
+        if self._signing.peers is None:
+            return
+        seen = {self._client}
+        for i, public, _ in table.members:
+            if i == number:
+                continue
+            client, signature = table.signed.get(i, ("", ""))
+            known = self._known.get(client)
+            if known is None or client in seen or not signed(known, signature, table.run, client, public):
+                name, folder = client or "without a name", self._signing.peers
+                raise Unmasked(
+                    "strangers",
+                    f"the key of member {i} ({name}) is not signed by a client whose key is in {folder}, or one client "
+                    "is listed twice. If that client is to be trusted, get its NAME.pub from it and put it there; else "
+                    "inform the link's operator",
+                )
+            seen.add(client)
+
+    @cached_property
+    def _own_key(self) -> PrivateKey | None:
+        return None if self._signing.key is None else private_key(self._signing.key)
+
+    @cached_property
+    def _known(self) -> Mapping[str, PublicKey]:
+        return {} if self._signing.peers is None else _known(self._signing.peers)
+
+
+def _known(folder: Path) -> dict[str, PublicKey]:
+    return {path.stem: public_key(path) for path in sorted(folder.glob("*.pub"))}

@@ -5,21 +5,39 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from fedkin.core import Bundle, DataError
 from fedkin.core.refusals import Code, Reason
 from fedkin.experiment.settings import Settings, table_of
 from fedkin.privacy.secure_sum import SecureGroup
 from fedkin_hosts import heads
+from fedkin_hosts.heads import FORMAT, WireError, WireMessage
 from fedkin_hosts.participants import Members
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import FORMAT, WireError, WireMessage
 
 log = logging.getLogger("fedkin_hosts")
 T = TypeVar("T")
+
+
+class Channel(Protocol):
+    """A network that reaches nodes. Node numbers belong to the network and change when a node is restarted."""
+
+    def nodes(self) -> Mapping[int, str]:
+        """Return the connected nodes, each with the fingerprint of its key, or "" where nodes have none."""
+
+    def names(self) -> Mapping[int, str] | None:
+        """Return the registered name of each node's key; None where the network does not register keys."""
+
+    def post(self, messages: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
+        """Send messages to nodes, each to be answered within ``seconds``; return a ticket for each accepted message."""
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
+        """Return the answers that have arrived, or why there is none; each is returned once."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +123,7 @@ class Clerk:
             inline=setup if inline else None,
             pool=None if pool is None else self._pool_head(pool),
         )
-        return wire_message(heads.plain(head), body)
+        return wire_message(msgspec.to_builtins(head), body)
 
     def setup(self) -> heads.RunSetup:
         """Return what all clients of the run have in common, as far as it is known."""
@@ -120,11 +138,6 @@ class Clerk:
             tuple(heads.PoolMember(i, m.public, w, m.client if m.signature else "", m.signature) for i, w, m in listed)
         )
 
-    def _stamped(self, answer_head: heads.AnswerHead, kind: str, name: str, seq: int) -> bool:
-        """Return whether an answer belongs to a message of this kind and number."""
-        expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
-        return all(getattr(answer_head, what) == value for what, value in expected.items())
-
     def read(self, got: WireMessage | Code, kind: heads.Kind, name: str, seq: int = 0) -> Heard | Reason:
         """Return a client's answer to a message of this kind and number, or why it cannot be used.
 
@@ -137,7 +150,8 @@ class Clerk:
 
     def _read(self, got: WireMessage, kind: heads.Kind, name: str, seq: int) -> Heard | Reason:
         answer_head = heads.decode(got, heads.AnswerHead)
-        if not self._stamped(answer_head, kind, name, seq):
+        expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
+        if any(getattr(answer_head, what) != value for what, value in expected.items()):
             return Reason("other-message")
         if answer_head.ok:
             return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from fedkin.core import RunFolderError
@@ -18,8 +17,7 @@ from fedkin.data import Card
 from fedkin.storage.files import write_atomic
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     """A client with a number.
 
     Attributes:
@@ -34,15 +32,14 @@ class Member:
     public: str = ""
     signature: str = ""
 
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Member:
-        """Read the values that `to_json` returned."""
-        public, signature = str(found.get("public", "")), str(found.get("signature", ""))
-        return cls(str(found["client"]), str(found["key"]), public, signature)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the member as plain values, without those that are empty."""
-        return {n: v for n, v in vars(self).items() if v or n in ("client", "key")}
+class _File(msgspec.Struct, frozen=True):
+    """The content of ``clients.json``."""
+
+    run: str
+    session: int
+    card: Card | None
+    clients: list[Member]
 
 
 @dataclass
@@ -82,31 +79,21 @@ class Members:
 
     @classmethod
     def load(cls, folder: Path) -> Members:
-        """Read the members of a run folder; there are none before the first round.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Read the members of a run folder, none before the first round; `RunFolderError` if the file is
+        damaged."""
         path = folder / "clients.json"
         if not path.exists():
             return cls(path, secrets.token_hex(12))
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            card = None if found["card"] is None else Card.from_json(found["card"])
-            listed = [Member.from_json(m) for m in found["clients"]]
-            return cls(path, str(found["run"]), card, listed, int(found["session"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            found = msgspec.json.decode(path.read_bytes(), type=_File)
+        except ValueError as e:
             raise RunFolderError(f"{path} is damaged ({e}); restore it, or start the run in another folder") from e
+        return cls(path, found.run, found.card, found.clients, found.session)
 
     def save(self) -> None:
         """Write the file; when this returns, it is on the disk."""
-        write_atomic(self.path, (json.dumps(self.to_json(), indent=2) + "\n").encode(), sync=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the file as plain values."""
-        card = None if self.card is None else self.card.to_json()
-        clients = [m.to_json() for m in self.listed]
-        return {"run": self.run, "session": self.session, "card": card, "clients": clients}
+        content = _File(self.run, self.session, self.card, self.listed)
+        write_atomic(self.path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", sync=True)
 
     def next_session(self) -> int:
         """Return the number of this start of the server, above those of all former starts, and write it to disk.
@@ -120,7 +107,7 @@ class Members:
 
     def goes_public(self, number: int, key: str, signature: str = "") -> None:
         """Record a new public key of a member, and its node's signature of it."""
-        self.listed[number] = replace(self.listed[number], public=key, signature=signature)
+        self.listed[number] = msgspec.structs.replace(self.listed[number], public=key, signature=signature)
         self.save()
 
     def number_of(self) -> Mapping[str, int]:

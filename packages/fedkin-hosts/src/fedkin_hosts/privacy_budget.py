@@ -7,22 +7,25 @@ what an answer takes before the answer leaves.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fedkin.capabilities import Uploads, has
 from fedkin.core import ConfigError, Method, Net, RunFolderError
+from fedkin.core.settings import Amount
 from fedkin.data import Card
 from fedkin.data.columns import MAX_CATEGORIES
 from fedkin.experiment.settings import Settings
@@ -33,42 +36,42 @@ from fedkin.storage.lock import awaited
 from fedkin_hosts.client_memory import checked_name, write_private
 
 log = logging.getLogger("fedkin.site")
-_FORMAT = 2
 _DELTA = 1e-5  # a limit holds at this delta at least: a server could choose one with which any epsilon is small
+
+Steps: TypeAlias = tuple[
+    Annotated[float, Meta(ge=0, le=1e300)], Annotated[float, Meta(gt=0, le=1)], Annotated[int, Meta(ge=0)]
+]  # noise, sampling rate, number
+
+_COUNTS = "--max-metadata-epsilon or --max-epsilon"
 
 
 class OverBudget(Exception):
     """An answer would take more from the data than their owner allows."""
 
 
-class Withheld(Exception):
-    """An answer that the owner does not allow."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrivacyLimits:
-    """Limits that the owner of the data sets for all runs.
-
-    Attributes:
-        max_metadata_epsilon: of all class counts sent at joining and choices before evaluations, over all runs; then no
-            class counts are sent exactly.
-        min_noise_multiplier: least noise of private training; then there is no plain training.
-        max_epsilon: of one sample over all runs, training and reports with noise together.
-        only_masked: uploads leave with the masks of secure aggregation, or not at all.
-        keep_scores: no results of evaluations leave.
-        target: the column with the class, of a table. The values of a target are sent to the server by name, so a run
-            that could choose any column would learn the values of each.
+    """Limits that the owner of the data sets for all runs; the fields are flags of ``fedkin node``.
 
     Raises:
         ConfigError: a limit is not a number above 0.
     """
 
     max_metadata_epsilon: float | None = None
+    """Report class counts with noise only, as long as the epsilon of all reports with noise, over all runs of this
+    client, stays within it."""
     min_noise_multiplier: float | None = None
+    """Take part only in runs with private training and at least this noise_multiplier."""
     max_epsilon: float | None = None
-    only_masked: bool = False
-    keep_scores: bool = False
+    """Train no more once a sample's epsilon over all runs of this client would exceed this (delta 1e-5 or less)."""
     target: str | None = None
+    """Column of a table that holds the class; a run that uses another column is refused. The server receives its
+    distinct values. Default: any column with at most 50."""
+    only_masked: bool = False
+    """Take part only in runs with secure aggregation: no upload leaves without masks. A server still chooses the
+    settings of all, so a sum may be of gradients of one sample of each client."""
+    keep_scores: bool = False
+    """Send no results of evaluations: they are exact numbers, of models that the server chooses."""
 
     def __post_init__(self) -> None:
         for name in ("max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"):
@@ -81,49 +84,36 @@ class PrivacyLimits:
         return self.max_metadata_epsilon is not None or self.max_epsilon is not None
 
     def check(self, settings: Settings) -> None:
-        """Check a run against the limits by its settings alone.
-
-        Raises:
-            ConfigError: the run wants more than the owner allows.
-        """
-        said, noise = settings.privacy.metadata_epsilon, settings.privacy.noise_multiplier
-        if self.max_metadata_epsilon is not None and said is not None and said > self.max_metadata_epsilon:
-            raise ConfigError(
-                f"the run asks for reports with metadata_epsilon = {said:g}; this node was started with "
-                f"--max-metadata-epsilon {self.max_metadata_epsilon:g}"
-            )
-        if self.min_noise_multiplier is not None and (noise is None or noise < self.min_noise_multiplier):
-            raise ConfigError(
-                f"the run asks for {_training(noise)}; this node was started with --min-noise-multiplier "
-                f"{self.min_noise_multiplier:g}"
-            )
-        if self.max_epsilon is not None and not noise:
-            raise ConfigError(
-                f"the run asks for {_training(noise)}, which has no epsilon; this node was started with --max-epsilon "
-                f"{self.max_epsilon:g}"
-            )
-        if self.only_masked and not settings.aggregation.secure:
-            raise ConfigError(
-                "the run asks for uploads without masks (secure = false in [aggregation]); this node was started with "
-                "--only-masked"
-            )
+        """Check a run against the limits by its settings alone; `ConfigError` if the run wants more than the owner
+        allows."""
+        reports, noise = settings.privacy.metadata_epsilon or 0.0, settings.privacy.noise_multiplier
+        training = "plain training" if noise is None else f"private training with noise_multiplier = {noise:g}"
+        most, least = self.max_metadata_epsilon or math.inf, self.min_noise_multiplier or -1.0
+        masked = not self.only_masked or settings.aggregation.secure
+        _require(
+            (reports > most, f"the run asks for metadata_epsilon = {reports:g}", f"--max-metadata-epsilon {most:g}"),
+            (
+                (-1 if noise is None else noise) < least,
+                f"the run asks for {training}",
+                f"--min-noise-multiplier {least:g}",
+            ),
+            (
+                not noise and self.max_epsilon,
+                f"{training} of the run has no epsilon",
+                f"--max-epsilon {self.max_epsilon}",
+            ),
+            (not masked, "the run asks for uploads without masks (secure = false in [aggregation])", "--only-masked"),
+        )
 
     def check_method(self, method: Method) -> None:
-        """Make sure that no exact figures that the owner keeps are in uploads.
-
-        Raises:
-            ConfigError: the method's uploads have some.
-        """
-        shown = has(method, Uploads)
-        for figures, kept, flags in (
-            ("scores", self.keep_scores, "--keep-scores"),
-            ("counts", self.hides_counts, "--max-metadata-epsilon or --max-epsilon"),
-        ):
-            if kept and shown is not None and figures in shown.exact:
-                raise ConfigError(
-                    f"uploads of {type(method).__name__} hold exact {figures} ({shown.also}); this node was "
-                    f"started with {flags}"
-                )
+        """Make sure that no exact figures that the owner keeps are in uploads; `ConfigError` if the method's uploads
+        have some."""
+        shown, uploads = has(method, Uploads) or Uploads(), f"uploads of {type(method).__name__} hold exact"
+        scores, counts = self.keep_scores and "scores" in shown.exact, self.hides_counts and "counts" in shown.exact
+        _require(
+            (scores, f"{uploads} scores ({shown.also})", "--keep-scores"),
+            (counts, f"{uploads} counts ({shown.also})", _COUNTS),
+        )
 
     def check_card(self, card: Card) -> None:
         """Make sure that the classes of a table may be sent.
@@ -132,68 +122,69 @@ class PrivacyLimits:
             ConfigError: the run takes another column for the class than the owner says, or, where the owner says
                 nothing, one with more values than a column of texts may have.
         """
-        if card.kind != "table":
-            return
-        if self.target is not None and card.target != self.target:
-            raise ConfigError(
-                f"the run takes column {card.target!r} for the class; this node was started with --target {self.target}"
-            )
-        if self.target is None and card.classes > MAX_CATEGORIES:
-            raise ConfigError(
-                f"the run takes column {card.target!r} for the class, which has {card.classes} different values here, "
-                f"and all of them would be sent; more than {MAX_CATEGORIES} are sent only where the owner says so: "
-                f"start the node with --target {card.target}"
-            )
+        takes, table = f"the run takes column {card.target!r} for the class", card.kind == "table"
+        most = f"has {card.classes} different values here, and more than {MAX_CATEGORIES} are only sent"
+        _require(
+            (table and self.target not in (None, card.target), takes, f"--target {self.target}"),
+            (
+                table and self.target is None and card.classes > MAX_CATEGORIES,
+                f"{takes}, which {most} by a node started with --target {card.target}",
+                "no --target",
+            ),
+        )
 
-    def check_words(self, privacy: Privacy, method: Method, net: Net) -> None:
-        """Check that clients may report at joining what they report in this run.
-
-        Raises:
-            ConfigError: exact counts, or something else that has no epsilon, although the owner set a limit.
-        """
-        if self.hides_counts and privacy.metadata_epsilon is None and reports_at_joining(method, net):
-            raise ConfigError(
-                f"clients of {type(method).__name__} say something exact of their data at joining; this node was "
-                "started with --max-metadata-epsilon or --max-epsilon, so the run needs metadata_epsilon"
-            )
+    def check_reports(self, privacy: Privacy, method: Method, net: Net) -> None:
+        """Raise `ConfigError` if clients report something exact at joining although the owner set a limit."""
+        exact = privacy.metadata_epsilon is None and reports_at_joining(method, net)
+        what = f"without metadata_epsilon, clients of {type(method).__name__} report something exact at joining"
+        _require((self.hides_counts and exact, what, _COUNTS))
 
 
-def _training(noise: float | None) -> str:
-    return "plain training" if noise is None else f"private training with noise_multiplier = {noise:g}"
+def _require(*limits: tuple[object, str, str]) -> None:
+    """Raise `ConfigError` for the first of some limits that is exceeded: whether it is, by what, and its flag."""
+    for exceeded, what, flag in limits:
+        if exceeded:
+            raise ConfigError(f"{what}; this node was started with {flag}")
 
 
-@dataclass
-class Used:
+class Used(msgspec.Struct):
     """Privacy loss of one run.
 
     Attributes:
         counts: the class counts with noise that it sent at joining: drawn once, whatever happens. None: none were sent.
         choice: the choice with noise that it sent before an evaluation, likewise.
         released: the epsilon of both.
-        steps: of private training at each noise and sampling rate.
+        steps: of private training: noise, sampling rate, number.
         answers: number of answers that reported private training.
     """
 
     counts: tuple[int, ...] | None = None
-    released: float = 0.0
+    released: Amount = 0.0
     choice: int | None = None
-    steps: dict[tuple[float, float], int] = field(default_factory=dict)
+    steps: tuple[Steps, ...] = ()
     answers: int = 0
+
+    def add(self, noise: float, spent: Spent) -> None:
+        """Count the steps of an answer."""
+        self.steps = _sum((*self.steps, *((noise, rate, n) for rate, n in spent.items())))
+        self.answers += 1
 
     def spent(self, noise: float) -> dict[float, int]:
         """Return the number of steps at each sampling rate with this noise."""
-        return {rate: n for (s, rate), n in sorted(self.steps.items()) if s == noise}
+        return {rate: n for s, rate, n in self.steps if s == noise}
+
+
+class _Book(msgspec.Struct):
+    """The file of an account; ``digest`` reveals a damaged number."""
+
+    format: Literal[3]
+    digest: str
+    runs: dict[str, Used]
 
 
 class Account:
-    """All runs of one client.
-
-    Args:
-        folder: where the site keeps what is its own.
-        client: what it is called.
-        limit: epsilon that all runs together may reach, None: any.
-        counts_limit: epsilon that the class counts and choices sent to all runs together may reach, None: any.
-    """
+    """All runs of one client, and the epsilons that they may reach together: of one sample (``limit``), and of class
+    counts and choices alone (``counts_limit``); None: any."""
 
     def __init__(
         self, folder: Path, client: str, limit: float | None = None, counts_limit: float | None = None
@@ -203,21 +194,15 @@ class Account:
         self.limit, self.counts_limit = limit, counts_limit
 
     def load(self) -> dict[str, Used]:
-        """Read the privacy loss of each run.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Read the privacy loss of each run; `RunFolderError` if the file is damaged."""
         if not os.path.lexists(self.path):  # a link to a disk that is not mounted is no new account
             return {}
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            if found["format"] != _FORMAT:
-                raise ValueError(f"format {found['format']}")
-            if found["digest"] != _digest(found["runs"]):
+            found = msgspec.json.decode(self.path.read_bytes(), type=_Book)
+            if found.digest != _digest(found.runs):
                 raise ValueError("its digest does not fit")
-            return {str(run): _used(line) for run, line in found["runs"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+            return found.runs
+        except (ValueError, RecursionError) as e:
             raise RunFolderError(
                 f"{self.path} is damaged ({e}), and private runs are refused until it is restored from a backup: it "
                 "holds what they have taken from these data in all. Without a backup, move it away only if all of that "
@@ -237,8 +222,7 @@ class Account:
 
         Raises:
             ConfigError: others were sent to this run.
-            OverBudget: that would be more than the limit; nothing was drawn.
-            OSError: they could not be written.
+            OverBudget, OSError: that would be more than a limit, or could not be written; nothing is sent.
         """
         with self._locked():
             runs = self.load()
@@ -252,14 +236,8 @@ class Account:
         return torch.tensor(mine.counts)
 
     def choose(self, run: str, chosen: int, of: int, epsilon: float, delta: float) -> int:
-        """Return the choice among ``0 .. of - 1`` that a run is told, with the noise of its `metadata_epsilon`.
-
-        It is drawn when it is first asked for, as in `release`; later the run is told the same, whatever is chosen.
-
-        Raises:
-            OverBudget: that would be more than the limit; nothing was drawn.
-            OSError: it could not be written.
-        """
+        """Return the choice among ``0 .. of - 1`` that a run receives, with the noise of its `metadata_epsilon`; drawn
+        once, with the errors of `release`."""
         with self._locked():
             runs = self.load()
             mine = runs.setdefault(run, Used())
@@ -270,20 +248,13 @@ class Account:
         return mine.choice
 
     def spend(self, run: str, noise: float, spent: Spent, delta: float) -> Used:
-        """Record the privacy loss of an answer before it leaves; return the run's total.
-
-        Raises:
-            OverBudget: that would be more than the limit; nothing was written.
-            OSError: it could not be written.
-        """
+        """Record the privacy loss of an answer before it leaves; return the run's total. Errors: see `release`."""
         with self._locked():
             runs = self.load()
             mine = runs.setdefault(run, Used())
             if not any(spent.values()):
                 return mine
-            for rate, n in spent.items():
-                mine.steps[noise, rate] = mine.steps.get((noise, rate), 0) + n
-            mine.answers += 1
+            mine.add(noise, spent)
             self._require(runs, delta)
             self._save(runs)
         if mine.answers & (mine.answers - 1) == 0:  # after 1, 2, 4, 8, ... answers
@@ -304,32 +275,25 @@ class Account:
             f"{_total(runs, delta):.3g} in all private runs of this client ({len(runs)}){counts}"
         )
 
-    def _require(self, runs: Mapping[str, Used], delta: float) -> None:
-        if self.limit is None:
-            return
-        delta = min(delta, _DELTA)
-        if (whole := _total(runs, delta)) > self.limit:
-            raise OverBudget(
-                f"with this answer epsilon would be {whole:.4g} at delta {delta:g} over all runs of this client; this "
-                f"node was started with --max-epsilon {self.limit:g}, so it says no more"
-            )
-
     def _charge(self, runs: Mapping[str, Used], mine: Used, epsilon: float, delta: float) -> None:
         """Count a report with noise towards both limits, before it is drawn."""
         mine.released += epsilon
         self._require(runs, delta)
-        self._require_reports(runs)
 
-    def _require_reports(self, runs: Mapping[str, Used]) -> None:
-        if self.counts_limit is None:
-            return
+    def _require(self, runs: Mapping[str, Used], delta: float) -> None:
+        """Raise `OverBudget` if the runs exceed a limit."""
+        delta = min(delta, _DELTA)
         # as written: three times 0.1 is not more than 0.3
-        whole = sum((Fraction(repr(used.released)) for used in runs.values()), Fraction())
-        if whole > Fraction(repr(float(self.counts_limit))):
-            raise OverBudget(
-                f"with this report, of reports with noise, epsilon would be {float(whole):g} over all runs of this "
-                f"client; this node was started with --max-metadata-epsilon {self.counts_limit:g}, so it tells no more"
-            )
+        reports = sum((Fraction(repr(used.released)) for used in runs.values()), Fraction())
+        for whole, limit, what, flag in (
+            (0.0 if self.limit is None else _total(runs, delta), self.limit, f"at delta {delta:g}", "--max-epsilon"),
+            (reports, self.counts_limit, "by reports with noise", "--max-metadata-epsilon"),
+        ):
+            if limit is not None and whole > Fraction(repr(float(limit))):
+                raise OverBudget(
+                    f"with this answer epsilon would be {float(whole):.4g} {what} over all runs of this client; this "
+                    f"node was started with {flag} {limit:g}, so it is not sent"
+                )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -338,47 +302,26 @@ class Account:
         with awaited(self.path.with_suffix(".lock")):
             yield
 
-    def _save(self, runs: Mapping[str, Used]) -> None:
-        lines: dict[str, Any] = {
-            run: {
-                "counts": used.counts,
-                "choice": used.choice,
-                "told": used.released,
-                "steps": [[noise, rate, n] for (noise, rate), n in sorted(used.steps.items())],
-                "answers": used.answers,
-            }
-            for run, used in runs.items()
-        }
-        text = json.dumps({"format": _FORMAT, "digest": _digest(lines), "runs": lines}, indent=1) + "\n"
-        write_private(self.path, text.encode())
+    def _save(self, runs: dict[str, Used]) -> None:
+        book = msgspec.json.encode(_Book(3, _digest(runs), runs))
+        write_private(self.path, msgspec.json.format(book, indent=1) + b"\n")
 
 
-def _digest(runs: Any) -> str:
-    """Return a fingerprint of the entries, by which a damaged number is noticed."""
-    return hashlib.blake2b(json.dumps(runs, sort_keys=True).encode(), digest_size=16).hexdigest()
+def _digest(runs: Mapping[str, Used]) -> str:
+    return hashlib.blake2b(msgspec.json.encode(runs, order="sorted"), digest_size=16).hexdigest()
 
 
-def _used(line: Mapping[str, Any]) -> Used:
-    steps: dict[tuple[float, float], int] = {}
-    for noise, rate, n in line["steps"]:
-        if not (math.isfinite(noise) and noise >= 0 and 0 < rate <= 1 and type(n) is int and n >= 0):
-            raise ValueError(f"steps {[noise, rate, n]}")
-        steps[float(noise), float(rate)] = n
-    released = float(line["told"])
-    if not 0 <= released < math.inf:
-        raise ValueError(f"told {released}")
-    counts = None if line["counts"] is None else tuple(int(n) for n in line["counts"])
-    choice = None if line["choice"] is None else int(line["choice"])
-    return Used(counts, released, choice, steps, int(line["answers"]))
+def _sum(steps: Iterable[Steps]) -> tuple[Steps, ...]:
+    """Return the steps with the numbers of those with equal noise and sampling rate added up."""
+    counted = Counter[tuple[float, float]]()
+    for noise, rate, n in steps:
+        counted[float(noise), float(rate)] += n
+    return tuple((noise, rate, n) for (noise, rate), n in sorted(counted.items()))
 
 
 def _total(runs: Mapping[str, Used], delta: float) -> float:
     """Return the total epsilon of all runs.
 
     Steps compose in Rényi divergence; the epsilons of reports with noise, which need no delta, are added."""
-    steps: dict[tuple[float, float], int] = {}
-    for used in runs.values():
-        for how, n in used.steps.items():
-            steps[how] = steps.get(how, 0) + n
-    history = [(noise, rate, n) for (noise, rate), n in sorted(steps.items())]
-    return composed(history, delta) + sum(used.released for used in runs.values())
+    steps = _sum(line for used in runs.values() for line in used.steps)
+    return composed(steps, delta) + sum(used.released for used in runs.values())

@@ -12,55 +12,85 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fedkin.core import ConfigError, EngineError
-from fedkin.data import federation_of
+from fedkin.data import SiteData, deal, federation_of
 from fedkin.experiment.settings import Settings
+from fedkin_hosts.allowed_code import Allowed
+from fedkin_hosts.client import ClientService
 from fedkin_hosts.control import Control
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.machine import answers, environment, free_port, program
+from fedkin_hosts.masks import Signing
+from fedkin_hosts.submitted import Submitted
 
 _DAY = 86400.0  # deadline in seconds: no client is late in a simulation
 _READY_SECONDS = 60.0
 _LOOPBACK = "127.0.0.1"
+_dealt = lru_cache(maxsize=1)(deal)  # once for all clients of this process
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A run for Flower's simulator.
+def answer(message: WireMessage, node: Mapping[str, Any], word: object) -> WireMessage:
+    """Return the answer of the client that a node of Flower's simulator stands for.
 
-    Attributes:
-        settings: settings of the run, which waits for all clients.
-        clients: number of nodes to simulate.
+    Args:
+        node: Flower's configuration of the node: its number and the number of nodes.
+        word: the submitted run, see `Submitted.word`.
+
+    Raises:
+        ConfigError: the run was not submitted as a simulation. A real node without a site answers nothing.
     """
+    run = Submitted.read(word)
+    if run.data is None:
+        raise ConfigError("this node has no site, and the run is for real nodes; start nodes with fedkin node")
+    return _site(Path(run.folder), run.data, int(node["partition-id"]), int(node["num-partitions"])).answer(message)
 
-    settings: Settings
-    clients: int
+
+def name_of(number: int, clients: int) -> str:
+    """Return the name of client ``number``; clients sorted by name are in the order of their shares."""
+    return f"c{number:0{len(str(clients - 1))}d}"
 
 
-def scaled(settings: Settings) -> Scale:
-    """Return a run of ``fedkin run`` for Flower's simulator.
+@lru_cache(maxsize=64)  # clients whose network and data a process keeps in memory
+def _site(run: Path, data: str, number: int, clients: int) -> ClientService:
+    torch.set_num_threads(1)  # the same order of summation as in fedkin's simulator
+    share = SiteData(data, share=number, dealer=_dealt)
+    # the simulator's processes belong to the user who submitted the run
+    mine, keys = Allowed(everything=True), Signing(simulated=True)
+    return ClientService(name_of(number, clients), share, run / "clients", allowed=mine, signing=keys)
+
+
+def scaled(settings: Settings) -> tuple[Settings, int]:
+    """Return a run of ``fedkin run`` for Flower's simulator, which waits for all clients, and their number.
 
     Raises:
         ConfigError: Ray is not installed.
         DataError, ConfigError: the data cannot be read or split.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'")
-    _check_cluster(os.environ.get("RAY_ADDRESS", ""))
-    clients = len(federation_of(settings.data, settings.run.seed))
-    waiting = settings.but(min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY)
-    return Scale(waiting, clients)
-
-
-def _check_cluster(address: str) -> None:
-    """Raise `ConfigError` if no program listens there: Ray would try for minutes and only log it."""
+    address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "/" not in host and not answers(host, int(port)):
-        raise ConfigError(f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS")
+    is_port = host and port.isdigit() and "/" not in host
+    for wrong, why in (
+        (
+            importlib.util.find_spec("ray") is None,
+            "Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'",
+        ),
+        (  # Ray would try for minutes
+            is_port and not answers(host, int(port)),
+            f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(why)
+    clients = len(federation_of(settings.data, settings.run.seed))
+    return settings.but(min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY), clients
 
 
 @contextmanager

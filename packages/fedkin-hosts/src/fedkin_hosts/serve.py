@@ -12,7 +12,7 @@ from fedkin.core import ConfigError
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.run_folder import RunFolder
-from fedkin.experiment.settings import Settings, method_of, table_of
+from fedkin.experiment.settings import RunSettings, Settings, method_of, table_of
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
 from fedkin.server import RoundReport, Server, asked
@@ -22,8 +22,8 @@ from fedkin.storage.files import sync_to_disk
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.version import __version__
-from fedkin_hosts.channel import Channel
 from fedkin_hosts.joining import Clock
+from fedkin_hosts.messages import Channel
 from fedkin_hosts.participants import Members
 from fedkin_hosts.transport import Fleet
 
@@ -55,9 +55,7 @@ def serve(
         EngineError: too few clients connected.
         RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
     """
-    _only_simulated(settings)
-    held_out = settings.data.validation > 0
-    require(settings, method_of(settings), clients=settings.hosts.min_clients, validation=held_out)
+    _require_possible(settings)
     with writing(folder), room(folder, "fedkin submit"):
         return _served(settings, post, folder, command, on_round, clock)
 
@@ -102,15 +100,13 @@ def _keep(e: Experiment, fleet: Fleet, server: Server) -> None:
     fleet.note_refused(server.round, asked(e.method, e.net, fleet, e.plan, server, "keep")[1])
 
 
-def _only_simulated(settings: Settings) -> None:
-    """Raise `ConfigError` for settings that simulate what happens by itself on real hosts."""
-    run = settings.run
-    if run.dropout > 0:
-        found = f"[run] dropout = {run.dropout!r}"
-    elif run.late_joiners is not None:
-        found = f"[run] late_joiners = {run.late_joiners!r}"
-    elif run.attack != "none":
-        found = f"[run] attack = {run.attack!r}"
-    else:
-        return
-    raise ConfigError(f"{found} simulates something that happens by itself on real hosts; leave it out")
+def _require_possible(settings: Settings) -> None:
+    """Raise `ConfigError` if real hosts, the method or the clients' data do not allow what the settings ask for."""
+    usual = RunSettings()
+    for name in ("dropout", "late_joiners", "attack"):
+        if (value := getattr(settings.run, name)) != getattr(usual, name):
+            raise ConfigError(
+                f"[run] {name} = {value!r} simulates something that happens by itself on real hosts; leave it out"
+            )
+    held_out = settings.data.validation > 0
+    require(settings, method_of(settings), clients=settings.hosts.min_clients, validation=held_out)

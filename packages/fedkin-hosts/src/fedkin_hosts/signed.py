@@ -36,6 +36,12 @@ class Unsigned(Exception):
         super().__init__(why)
         self.honest = honest
 
+    @classmethod
+    def check(cls, refused: bool, why: str, *, honest: bool = False) -> None:
+        """Raise it if a request is refused."""
+        if refused:
+            raise cls(why, honest=honest)
+
 
 class Keyring:
     """The public keys of the nodes that may send requests, by the names of their files."""
@@ -74,16 +80,14 @@ class Keyring:
             age = ((now or datetime.now(UTC)) - datetime.fromisoformat(stamp.decode("ascii"))).total_seconds()
         except (binascii.Error, ValueError, TypeError) as error:  # a time without a zone raises TypeError
             raise Unsigned(f"its signed headers cannot be read ({error})") from error
-        if found is None:
-            why = "its key is not registered at this link: put NAME.pub into the link's folder nodes/"
-            raise Unsigned(why, honest=True)
+        remedy = "put NAME.pub into the link's folder nodes/"
+        Unsigned.check(found is None, f"its key is not registered at this link: {remedy}", honest=True)
+        assert found is not None
         name, key = found
-        if not -SKEW_SECONDS < age < AGE_SECONDS:
-            if age < 0:
-                why = f"the clock of {name} is {-age:.1f} s ahead of this machine's (Flower allows {SKEW_SECONDS:g} s)"
-            else:
-                why = f"{name} signed it {age:.0f} s ago by this machine's clock"
-            raise Unsigned(f"{why}; set the clocks of both machines", honest=True)
+        ahead = f"the clock of {name} is {-age:.1f} s ahead of this machine's (Flower allows {SKEW_SECONDS:g} s)"
+        why = ahead if age < 0 else f"{name} signed it {age:.0f} s ago by this machine's clock"
+        wrong = not -SKEW_SECONDS < age < AGE_SECONDS
+        Unsigned.check(wrong, f"{why}; set the clocks of both machines", honest=True)
         try:
             key.verify(signed, stamp, ec.ECDSA(SHA256()))
         except InvalidSignature as error:
@@ -93,6 +97,6 @@ class Keyring:
 
 def _only(headers: Headers, name: bytes) -> bytes:
     values = [value for given, value in headers if given == name]
-    if len(values) != 1:
-        raise Unsigned(f"{len(values)} headers {name.decode()}, expected 1: it is not a request of a Flower node")
+    why = f"{len(values)} headers {name.decode()}, expected 1: it is not a request of a Flower node"
+    Unsigned.check(len(values) != 1, why)
     return values[0]

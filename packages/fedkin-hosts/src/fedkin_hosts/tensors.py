@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedkin.core import Bundle
-from fedkin_hosts.heads import Tensors
-from fedkin_hosts.wire_format import HEAD_LIMIT, WireError, WireMessage, convert, head_bytes, reason
+from fedkin_hosts.heads import HEAD_LIMIT, Json, Tensors, WireError, WireMessage, convert, head_bytes, reason, require
 
 _TYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -20,38 +17,29 @@ _TYPES = {
 }  # fmt: skip
 
 
-def wire_message(head: Mapping[str, Any], bundle: Bundle | None = None) -> WireMessage:
-    """Return a message with the tensors of a bundle, whose names the head has in the bundle's order.
-
-    Raises:
-        WireError: a tensor has a type that is not sent.
-    """
+def wire_message(head: Json, bundle: Bundle | None = None) -> WireMessage:
+    """Return a message with the tensors of a bundle, whose names the head has in the bundle's order; `WireError` if a
+    tensor has a type that is not sent."""
     tensors = (bundle or Bundle()).owned()
     for name, t in tensors.items():
-        if t.dtype not in _TYPES:
-            raise WireError(f"tensor {name!r} is of type {t.dtype}, which is not sent")
+        require(t.dtype in _TYPES, f"tensor {name!r} is of type {t.dtype}, which is not sent")
     return WireMessage({**head, "tensors": list(tensors)}, save(tensors) if tensors else b"")
 
 
 def bundle(of: WireMessage) -> Bundle:
-    """Return the tensors of a message, each in its own memory.
-
-    Raises:
-        WireError: the body is not that of a message, or has other tensors than the head names.
-    """
+    """Return the tensors of a message, each in its own memory; `WireError` if the body is not that of a message, or has
+    other tensors than the head names."""
     names = convert(of.head.get("tensors", []), Tensors, "the list of tensors")
-    if int.from_bytes(of.body[:8], "little") > HEAD_LIMIT:
-        raise WireError("the list of tensors in the body is too long")
+    require(int.from_bytes(of.body[:8], "little") <= HEAD_LIMIT, "the list of tensors in the body is too long")
     try:
         found = load(of.body) if of.body or names else {}
     except (SafetensorError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
         raise WireError(f"the tensors cannot be made: {reason(error)}") from error
-    if sorted(found) != sorted(names):
-        raise WireError("the body has other tensors than the head names")
+    require(sorted(found) == sorted(names), "the body has other tensors than the head names")
     for name, t in found.items():
         odd = t.dtype is torch.bool and t.numel() and int(t.view(torch.uint8).max()) > 1
-        if odd or t.dtype not in _TYPES:
-            raise WireError(f"tensor {name[:40]!r} holds bytes that are no numbers of type {t.dtype}")
+        sound = t.dtype in _TYPES and not odd
+        require(sound, f"tensor {name[:40]!r} holds bytes that are no numbers of type {t.dtype}")
     return Bundle({name: found[name] for name in names})
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -16,19 +17,74 @@ from fedkin.data.card import misfit
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent
 from fedkin.server import Message, Outcome, RoundReport
-from fedkin_hosts.channel import Channel
-from fedkin_hosts.heads import MOST_RATES, Evaluated, Updated
+from fedkin_hosts.heads import MOST_RATES, Evaluated, Updated, WireMessage
 from fedkin_hosts.joining import Clock, Enrolment
-from fedkin_hosts.messages import Clerk, NoSetup, OtherKey, OtherUpload, Reply
+from fedkin_hosts.messages import Channel, Clerk, NoSetup, OtherKey, OtherUpload, Reply
 from fedkin_hosts.participants import Members
-from fedkin_hosts.timeouts import Suspects
-from fedkin_hosts.wire_format import WireMessage
 
 log = logging.getLogger("fedkin_hosts")
 _GREETING = 10.0  # seconds that a start of the server waits for unknown nodes to say hello; later rounds do not wait
 _WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
 _RETURN = 120.0  # seconds that a restarted server waits for its clients, which connect again after a while
 _REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
+_MOST = 1000  # number of pending answers that are remembered
+
+
+class Suspects:
+    """Names of the late clients, and by ticket those whose answers may still arrive (``owed``)."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self.owed: dict[str, str] = {}  # ticket: name
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def missed(self, name: str, ticket: str) -> None:
+        """Record that a client's answer did not arrive while it was waited for."""
+        self._names.add(name)
+        self.owed[ticket] = name
+        while len(self.owed) > _MOST:
+            del self.owed[next(iter(self.owed))]
+
+    def passed_over(self, name: str, ticket: str) -> None:
+        """Record that others answered first and this client was not waited for, which is not a fault of the client."""
+        if name in self._names:
+            self.missed(name, ticket)
+
+    def record(self, name: str, got: WireMessage | str) -> None:
+        """Record that an answer arrived in time. A step that had to be ended at its deadline makes the client late."""
+        if isinstance(got, WireMessage) and got.head.get("code") == "deadline":
+            self._names.add(name)
+        else:
+            self._names.discard(name)
+
+    def late(self, ticket: str, got: WireMessage | str) -> None:
+        """Record that a pending answer has arrived: the client works again, so its next answer is waited for."""
+        name = self.owed.pop(ticket, None)
+        if name is not None and isinstance(got, WireMessage):
+            self.record(name, got)
+
+
+@dataclass
+class _Exchange:
+    """Messages of one step and what has come of them.
+
+    Attributes:
+        messages: by client.
+        end: deadline of all answers.
+        open: clients whose answers are awaited, by ticket.
+        answers, missing: by client.
+        renewed, inline: clients that were asked again: from the upload that they know, and with the run's setup.
+    """
+
+    messages: Mapping[int, Message]
+    end: float
+    open: dict[str, int] = field(default_factory=dict)
+    answers: dict[int, Bundle] = field(default_factory=dict)
+    missing: dict[int, Reason] = field(default_factory=dict)
+    renewed: set[int] = field(default_factory=set)
+    inline: set[int] = field(default_factory=set)
 
 
 class Fleet:
@@ -131,25 +187,21 @@ class Fleet:
         self._roll.look()
         if any(m.step == "update" for m in messages.values()):
             self.training_s = 0.0
-        answers: dict[int, Bundle] = {}
-        missing: dict[int, Reason] = {}
-        since, open, renewed, inline = self._clock.now(), dict[str, int](), set[int](), set[int]()
-        end = since + self._hosts.reply_timeout
-        self._send(messages, list(messages), open, missing, end, inline)
+        x, since = _Exchange(messages, self._clock.now() + self._hosts.reply_timeout), self._clock.now()
+        self._send(x, list(messages))
         reminded = self._clock.now()
         for_all = any(m.pool is not None for m in messages.values())  # a secure sum needs late clients as well
-        while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
+        while x.open and self._clock.now() < x.end and (for_all or self._awaited(x, enough)):
             self._roll.listen()
-            again = self._collected(messages, open, answers, missing, renewed, inline)
-            self._send(messages, again, open, missing, end, inline)
-            if open:
-                reminded = self._remind(open, reminded)
-                self._clock.pause(since, end)
-        for ticket, i in open.items():
-            late = enough is not None and len(answers) >= enough
-            missing[i] = Reason("passed-over" if late else "expired")
+            self._send(x, self._collected(x))
+            if x.open:
+                reminded = self._remind(x.open, reminded)
+                self._clock.pause(since, x.end)
+        for ticket, i in x.open.items():
+            late = enough is not None and len(x.answers) >= enough
+            x.missing[i] = Reason("passed-over" if late else "expired")
             (self._suspects.passed_over if late else self._suspects.missed)(self._name(i), ticket)
-        return {i: answers[i] for i in sorted(answers)}, missing
+        return {i: x.answers[i] for i in sorted(x.answers)}, x.missing
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
         """Return the private training steps beyond those already ``counted``, as far as clients have reported them."""
@@ -181,44 +233,28 @@ class Fleet:
         """Do nothing: the next messages state the upload from which each client continues."""
 
     # ---- one exchange ---------------------------------------------------------------------------------------------
-    def _send(
-        self,
-        messages: Mapping[int, Message],
-        whom: list[int],
-        open: dict[str, int],
-        missing: dict[int, Reason],
-        end: float,
-        inline: Collection[int],
-    ) -> None:
-        seconds, outgoing, number = end - self._clock.now(), dict[int, WireMessage](), dict[int, int]()
+    def _send(self, x: _Exchange, whom: Iterable[int]) -> None:
+        seconds, outgoing, number = x.end - self._clock.now(), dict[int, WireMessage](), dict[int, int]()
         for i in whom:
             node = self._roll.place(self._name(i))
             if node is None or seconds <= 0:
-                missing[i] = Reason("gone" if node is None else "expired")
+                x.missing[i] = Reason("gone" if node is None else "expired")
                 continue
-            m = messages[i]
+            m = x.messages[i]
             work = seconds - min(_WAY, seconds / 4)
             ack = self._ack(i, m)
             outgoing[node] = self._clerk.write(
-                m.step, m.round, work, client=i, seq=m.seq, ack=ack, body=m.body, pool=m.pool, inline=i in inline
+                m.step, m.round, work, client=i, seq=m.seq, ack=ack, body=m.body, pool=m.pool, inline=i in x.inline
             )
             number[node] = i
         tickets = self._post.post(outgoing, seconds) if outgoing else {}
         for node, i in number.items():
             if node in tickets:
-                open[tickets[node]] = i
+                x.open[tickets[node]] = i
             else:
-                missing[i] = Reason("undelivered")
+                x.missing[i] = Reason("undelivered")
 
-    def _collected(
-        self,
-        messages: Mapping[int, Message],
-        open: dict[str, int],
-        answers: dict[int, Bundle],
-        missing: dict[int, Reason],
-        renewed: set[int],
-        inline: set[int],
-    ) -> list[int]:
+    def _collected(self, x: _Exchange) -> list[int]:
         """Sort the answers that have arrived; return the clients to ask again: from the upload that they know, or with
         the run's setup.
 
@@ -226,42 +262,42 @@ class Fleet:
         waiting.
         """
         again: list[int] = []
-        for ticket, got in self._post.collect([*open, *self._suspects.owed()]).items():
-            if ticket not in open:
+        for ticket, got in self._post.collect([*x.open, *self._suspects.owed]).items():
+            if ticket not in x.open:
                 self._suspects.late(ticket, got)
                 continue
-            i = open.pop(ticket)
-            m, name = messages[i], self._name(i)
+            i = x.open.pop(ticket)
+            m, name = x.messages[i], self._name(i)
             found = self._clerk.read(got, m.step, name, m.seq)
             if not isinstance(found, OtherUpload | NoSetup):  # a suspect that is asked again stays one
                 self._suspects.record(name, got)
             if isinstance(found, Reply):
-                answers[i] = found.body
+                x.answers[i] = found.body
                 self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
                 if isinstance(found.head, Evaluated) and found.head.spent:
                     self._spent[i] = {step.rate: step.count for step in found.head.spent}
             elif isinstance(found, OtherUpload) and found.have == self._ack(i, m):
-                missing[i] = Reason("newer-start")
-            elif isinstance(found, OtherUpload) and i in renewed:
+                x.missing[i] = Reason("newer-start")
+            elif isinstance(found, OtherUpload) and i in x.renewed:
                 self._suspects.missed(name, ticket)
-                missing[i] = Reason("two-uploads")
+                x.missing[i] = Reason("two-uploads")
             elif isinstance(found, OtherUpload):
                 goes_on = f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
                 self._instead[i] = (m.ack, found.have)
-                renewed.add(i)
+                x.renewed.add(i)
                 again.append(i)
             elif isinstance(found, NoSetup):
-                if i in inline:
-                    missing[i] = Reason("garbled")
+                if i in x.inline:
+                    x.missing[i] = Reason("garbled")
                 else:
-                    inline.add(i)
+                    x.inline.add(i)
                     again.append(i)
             elif isinstance(found, OtherKey):
                 self.members.goes_public(i, found.public, found.signature)
-                missing[i] = Reason("new-key")
+                x.missing[i] = Reason("new-key")
             else:
-                missing[i] = found
+                x.missing[i] = found
         return again
 
     def _ack(self, i: int, m: Message) -> int:
@@ -269,11 +305,11 @@ class Fleet:
         server, client = self._instead.get(i, (-1, 0))
         return client if server == m.ack else m.ack
 
-    def _awaited(self, open: Mapping[str, int], answers: Mapping[int, Bundle], enough: int | None) -> bool:
+    def _awaited(self, x: _Exchange, enough: int | None) -> bool:
         """Return whether to wait on: not if enough have answered, and for late clients only if there are no others."""
-        if enough is not None and len(answers) >= enough:
+        if enough is not None and len(x.answers) >= enough:
             return False
-        return any(self._name(i) not in self._suspects for i in open.values()) or not answers
+        return any(self._name(i) not in self._suspects for i in x.open.values()) or not x.answers
 
     def _remind(self, open: Mapping[str, int], reminded: float) -> float:
         if self._clock.now() - reminded < _REMINDER:

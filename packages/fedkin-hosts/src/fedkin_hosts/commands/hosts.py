@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 import tyro
+from msgspec import Meta
 from tyro.conf import Positional, UseAppendAction
 
 from fedkin.cli import screen
 from fedkin.cli.flags import options
-from fedkin.core.errors import ConfigError, EngineError, nearest, typed
+from fedkin.core.errors import ConfigError, nearest
+from fedkin.core.grammar import placed
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import for_this_user
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from fedkin_hosts.link import Link
 
 Flags = TypeVar("Flags")
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,8 @@ class AuthorityFlags:
     """Folder for ca.crt, ca.key, server.pem and server.key; `fedkin link FOLDER` reads FOLDER/keys."""
     host: UseAppendAction[tuple[str, ...]] = ()
     """A name or an address by which nodes reach the link; once for each."""
-    days: float = 730.0
+    days: Annotated[float, Meta(gt=0, le=3650)] = 730.0
     """Validity of the link's certificate in days."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.days <= 3650:
-            raise ConfigError(f"days must be above 0, and 3650 at most, got {self.days:g}")
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,16 @@ class LinkFlags:
     host: str | None = None
     """The address that the gate listens on. Default: 0.0.0.0, all IPv4 addresses of this machine; ::
     takes all IPv6 addresses instead."""
-    port: int = 8443
+    port: Port = 8443
     """The port that nodes reach; 0 takes a free one."""
-    inner_port: int = 8000
+    inner_port: Port = 8000
     """The SuperLink's port, on this machine only; 0 takes a free one."""
-    max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 8
+    max_body: Annotated[int, Meta(ge=8, le=2048), tyro.conf.arg(metavar="MB")] = 8
     """Maximum request of a registered node in MB. Flower sends large models in pieces of 5 MB."""
     insecure_test: bool = False
     """For trials on one machine: no TLS, no keys, nothing on disk. Refuses any other host."""
     revoke: str | None = None
     """Shut the node of this name out of the running link in FOLDER permanently, and exit."""
-
-    def __post_init__(self) -> None:
-        if not 8 <= self.max_body <= 2048:
-            raise ConfigError(f"max-body must be 8 to 2048 MB, got {self.max_body}: Flower's pieces have 5 MB")
 
 
 @dataclass(frozen=True)
@@ -162,11 +158,8 @@ def status_command(args: list[str]) -> int:
     from fedkin_hosts.control import Control
 
     control = Control.at(flags.folder)
-    try:
-        screen.table(runs_table(control.runs()))
-        screen.table(nodes_table(control.nodes()))
-    except EngineError as error:
-        raise EngineError(f"{error}. Is the link up? fedkin link {typed(flags.folder)}") from error
+    screen.table(runs_table(control.runs()))
+    screen.table(nodes_table(control.nodes()))
     return 0
 
 
@@ -224,10 +217,13 @@ def _description(link: Link) -> list[str]:
 
 
 def _parse(flags: type[Flags], args: list[str], prog: str) -> Flags:
+    asked = options(flags, args, prog, config=(tyro.conf.FlagCreatePairsOff,))
     try:
-        return options(flags, args, prog, config=(tyro.conf.FlagCreatePairsOff,))
-    except ConfigError as error:
-        raise ConfigError(f"{prog}: {error}") from error
+        msgspec.convert(vars(asked), flags, dec_hook=lambda _, value: value)
+    except msgspec.ValidationError as error:
+        what, (name, *_) = placed(str(error))
+        raise ConfigError(f"{prog}: --{name.replace('_', '-')} {getattr(asked, name)}: {what}") from error
+    return asked
 
 
 def _minute(time: str) -> str:

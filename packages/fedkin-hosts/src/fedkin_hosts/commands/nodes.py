@@ -23,7 +23,7 @@ from fedkin.storage.lock import require_free
 from fedkin.storage.toml import read_toml
 from fedkin_hosts.control import Control
 from fedkin_hosts.node import Node, run_node
-from fedkin_hosts.submit import submit
+from fedkin_hosts.submitted import submit
 
 _LOOK = 30.0  # seconds between two queries whether the link still has the run
 
@@ -60,19 +60,21 @@ def submit_command(args: list[str]) -> int:
     again = asked.file.is_dir()
     path = asked.file / "config.toml" if again else asked.file
     settings = settings_from(read_toml(path), str(path))
-    if again and asked.out is not None:
-        raise ConfigError(f"{asked.file} is the folder of a run, which is continued; omit --out")
+    for wrong, why in (
+        (again and asked.out is not None, f"{asked.file} is the folder of a run, which is continued; omit --out"),
+        (asked.ray and asked.detach, "Flower's simulator runs as long as this command; omit --detach"),
+    ):
+        if wrong:
+            raise ConfigError(why)
     folder = asked.file if again else chosen_folder(asked.out, code_of(settings).attribute)
     require_free(folder)
     if not asked.ray:
         return _submitted(settings, folder, Control.at(asked.link), asked)
     from fedkin_hosts.scaleout import scaled, simulating_link
 
-    if asked.detach:
-        raise ConfigError("Flower's simulator runs as long as this command; omit --detach")
-    scale = scaled(settings)
+    waiting, clients = scaled(settings)
     with simulating_link() as link:
-        return _submitted(scale.settings, folder, link, asked, scale.clients)
+        return _submitted(waiting, folder, link, asked, clients)
 
 
 def _submitted(settings: Settings, folder: Path, link: Control, asked: Submission, nodes: int | None = None) -> int:
@@ -112,25 +114,25 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
 
 
 def _follow(folder: Path, bar: Bar, former: float, over: Callable[[], str | None]) -> None:
-    """Show the rounds as they are written, until the report is, which comes last.
-
-    Raises:
-        EngineError: the run failed, or its process has ended.
-    """
+    """Show the rounds as they are written, until the report is, which comes last; `EngineError` if the run failed, or
+    its process has ended."""
     done, looked = 0, time.monotonic()
     while _time_of(folder / "report.html") == former:
         for line in Result.open(folder).rounds[done:] if (folder / "config.toml").exists() else ():
             bar.at(line)
             done += 1
-        if (folder / "failed.txt").exists():
-            raise EngineError((folder / "failed.txt").read_text(encoding="utf-8").strip())
-        if time.monotonic() - looked > _LOOK:
+        why, failed = "", folder / "failed.txt"
+        if failed.exists():
+            why = failed.read_text(encoding="utf-8").strip()
+        elif time.monotonic() - looked > _LOOK:
             if (status := over()) is not None and _time_of(folder / "report.html") == former:
-                raise EngineError(
+                why = (
                     f"the run ended without a report; submit {typed(folder)} to continue it. The link's log says why; "
                     f"it reports {status}"
                 )
             looked = time.monotonic()
+        if why:
+            raise EngineError(why)
         time.sleep(0.5)
 
 
