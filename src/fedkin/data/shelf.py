@@ -63,7 +63,9 @@ class Shelf(Sequence[ClientData]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.header = _read_index(folder)
+        with readable(folder, f"a federation, which has a file {INDEX}", "write one by federation.save"):
+            # a pipe would be waited for
+            self.header = msgspec.json.decode((folder / INDEX).read_bytes() if is_shelf(folder) else b"", type=Index)
         self.shape = self.header.shape
         self._types = {"x": "<i8" if self.header.inputs == "int64" else "<f4", "y": "<i8"}
         counts = [_counts(folder / f"{part}.n", self.header.clients, part == "train") for part in PARTS]
@@ -226,12 +228,6 @@ def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
         if shard.drift is not None:
             digest.update(repr((k, shard.drift[0], fingerprint([shard.drift[1]], classes))).encode())
     return digest.hexdigest()
-
-
-def _read_index(folder: Path) -> Index:
-    with readable(folder, f"a federation, which has a file {INDEX}", "write one by federation.save"):
-        # a pipe would be waited for
-        return msgspec.json.decode((folder / INDEX).read_bytes() if is_shelf(folder) else b"", type=Index)
 
 
 def _counts(path: Path, clients: int, needed: bool) -> Array:

@@ -114,6 +114,8 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
     rounds_of_own = sorted(set(after))
     way = _joined(p, shard, rounds_of_own)
     scores = {a: score(way.found[a].test, way.found[a].counts) for a in rounds_of_own}
+    most = majority_class(shard.train.y.bincount().tolist())
+    constant = None if most is None else float((shard.test.y == most).double().mean())
     return Drill(
         data=where, title=p.experiment.title, round=p.server.round, train=len(shard.train),
         validation=len(shard.validation), test=len(shard.test), cluster=way.clusters[0], mates=_mates(p, way.labels),
@@ -123,7 +125,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
         macro_f1={a: s.macro_f1 or 0.0 for a, s in scores.items()},
         clusters={a: way.clusters[a] for a in rounds_of_own},
         local=_alone(p, shard, sorted({*after, p.server.round})), global_model=_global(p, shard),
-        constant=_constant(shard), notes=notes_on(p, new),
+        constant=constant, notes=notes_on(p, new),
     )  # fmt: skip
 
 
@@ -200,11 +202,6 @@ def _global(p: FinishedRun, shard: ClientData) -> float | None:
     with torch.no_grad():
         right = c.net(sent, c.net.layout(shard.test.x)).argmax(1) == shard.test.y
     return float(right.double().mean())
-
-
-def _constant(shard: ClientData) -> float | None:
-    most = majority_class(shard.train.y.bincount().tolist())
-    return None if most is None else float((shard.test.y == most).double().mean())
 
 
 def _accuracy(counts: Tensor) -> float:

@@ -210,7 +210,10 @@ def missing_at_client(fields: Fields) -> Iterator[Finding]:
 
 def ids(fields: Fields) -> Iterator[Finding]:
     """Yield findings on columns that number the rows; more than 50 different texts are refused by the reader."""
-    for f in (f for f in fields.inputs if _unique(f) and _numbering(f)):
+    for f in fields.inputs:
+        different = (0.5 if _ID.search(f.name) else MOSTLY) * len(f.codes)  # half of the rows, if it is called an id
+        if len(f.codes) < FEWEST_ROWS or f.distinct < different or not _numbering(f):
+            continue
         yield Finding(
             "id-column",
             "warning",
@@ -271,11 +274,6 @@ def _tells(f: Field, label: Indices) -> bool:
         for a, b in pairwise(parts)
     ]  # twice the balanced accuracy of the best threshold between two classes, less 1
     return bool(min(gaps) >= 2 * TOLD - 1)
-
-
-def _unique(f: Field) -> bool:
-    """Return whether nearly all rows have a value of their own; half of them, if the column's name is that of an id."""
-    return len(f.codes) >= FEWEST_ROWS and f.distinct >= (0.5 if _ID.search(f.name) else MOSTLY) * len(f.codes)
 
 
 def _numbering(f: Field) -> bool:
