@@ -267,7 +267,7 @@ def _advice(result: Result, code: CodeRef | None) -> str:
     assert result.folder is not None
     if (whole := whole_of(result.folder)) is not None:
         return f"Next to the other runs of {whole}: fedkin resume {typed(whole)}"
-    code = code or CodeRef.read(result.table("method")["name"], result.folder)
+    code = code or CodeRef.read(str(result.table("method")["name"]), result.folder)
     others = listed([get_title(one) for one in REFERENCES if one != code.name])
     return f"Is it worth it? fedkin compare {code.typed} with the same flags adds {others}."
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from rich import table as grids
 from rich.styled import Styled
-from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli import BAD_INPUT, OK, screen
@@ -19,7 +18,7 @@ from fedkin.cli.flags import grouped
 from fedkin.cli.outcome import require_folder_name
 from fedkin.core import ConfigError
 from fedkin.core.errors import command_line
-from fedkin.core.grammar import filled
+from fedkin.core.grammar import Table, filled, subtable
 from fedkin.core.settings import DataSettings, Settings, checked, read_settings
 from fedkin.data import seeded
 from fedkin.inspection import Finding, Inspection, look
@@ -103,15 +102,15 @@ def inspect_flags(args: list[str]) -> _Flags:
     return _Flags(**parts)
 
 
-def _of_file(table: Mapping[str, Any], where: str) -> _Flags:
+def _of_file(table: Table, where: str) -> _Flags:
     """Return data and seed of a file for ``fedkin run``, ``compare`` or ``sweep``; other settings are not read."""
     if "made_by" in table:
         raise ConfigError(f"{where} was made by a program with {table['made_by']}; inspect its data in that program")
     if "data" not in table:
         raise ConfigError(f"{where} has no table [data]; for the default: fedkin inspect {DataSettings().data}")
     data = read_settings({"data": table["data"]}, where).data
-    run, seeds = table.get("run"), table.get("seeds")
-    one = {"seed": run["seed"]} if isinstance(run, Mapping) and "seed" in run else {}
+    run, seeds = subtable(table, "run"), table.get("seeds")
+    one = {"seed": run["seed"]} if "seed" in run else {}
     if isinstance(seeds, list) and seeds:
         one = {"seed": seeds[0]}
     return _Flags(data, filled(Looking(), one, where))
@@ -124,7 +123,7 @@ def _show(found: Inspection) -> None:
     for finding in (*found.of("error"), *found.of("warning")):
         _finding(finding)
     screen.out.print()
-    facts = Table.grid(padding=(0, 1))
+    facts = grids.Table.grid(padding=(0, 1))
     for name, value in report.facts(table):
         facts.add_row(Text(f"{name:<11}", style="dim"), value)
     screen.out.print(facts)
@@ -144,7 +143,7 @@ def _show(found: Inspection) -> None:
 def _finding(f: Finding) -> None:
     screen.out.print()
     screen.out.print(Text(f.severity, style=_COLOURS[f.severity]), f": {f.what}", sep="")
-    lines = Table.grid(padding=(0, 1))
+    lines = grids.Table.grid(padding=(0, 1))
     for name, text in (("why", f.why), ("do", f.todo), ("see", "; ".join(f.rows))):
         if text:
             lines.add_row(Text(f"  {name:<3}", style="dim"), Styled(text, "" if name == "do" else "dim"))

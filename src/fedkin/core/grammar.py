@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
@@ -15,8 +15,16 @@ from fedkin.core.errors import ConfigError, nearest
 NONE = "none"
 """A setting that is not set, where its default is another value."""
 Value: TypeAlias = bool | int | float | str
+Table: TypeAlias = Mapping[str, "Value | Sequence[Value] | Table"]
+"""A table of a TOML file."""
 T = TypeVar("T")
 _hints = cache(get_type_hints)
+
+
+def subtable(table: Table, name: str) -> Table:
+    """Return a table within a table; empty where there is none of that name."""
+    inner = table.get(name)
+    return inner if isinstance(inner, Mapping) else {}
 
 
 def value_of(text: str) -> Value:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from fedkin.core.errors import ConfigError, nearest
-from fedkin.core.grammar import choices_of, chosen, placed
+from fedkin.core.grammar import Table, choices_of, chosen, placed
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Natural: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -424,7 +424,7 @@ def checked(settings: Settings) -> Settings:
     return read_settings(msgspec.to_builtins(settings), "settings")
 
 
-def read_settings(table: Mapping[str, Any], where: str) -> Settings:
+def read_settings(table: Table, where: str) -> Settings:
     """Read settings from the tables of a file or a message.
 
     Raises:
@@ -436,7 +436,7 @@ def read_settings(table: Mapping[str, Any], where: str) -> Settings:
         raise ConfigError(f"{where}: {_located(str(e), table)}") from e
 
 
-def _located(problem: str, table: Mapping[str, Any]) -> str:
+def _located(problem: str, table: Table) -> str:
     """Return what msgspec says of a table, with the value or the name that was probably meant."""
     what, (*groups, name) = placed(problem)
     value: Any = table

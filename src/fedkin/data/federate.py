@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedkin.core.errors import ConfigError, PartitionError, counted
+from fedkin.core.grammar import converted
 from fedkin.core.settings import DataSettings
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset, Pool
@@ -65,7 +66,7 @@ def federate(
             f"fedkin.Dirichlet(alpha=0.5), got {type(dataset).__name__} and {type(partition).__name__}"
         )
     check_fractions(test, validation, samples_per_client)
-    pool = dataset.pool(split)
+    pool = dataset.pool(converted(split, Literal["pooled", "official"], "split"))
     assigned = partition.split(pool, clients, seed)
     _check_numbers(assigned, pool, partition.name)
     train = tuple(_capped(index, samples_per_client, seed, k) for k, index in enumerate(assigned.train))

@@ -15,7 +15,7 @@ import msgspec
 import tomli_w
 
 from fedkin.core import ConfigError, Method
-from fedkin.core.grammar import converted, filled, plain
+from fedkin.core.grammar import Table, converted, filled, plain, subtable
 from fedkin.core.settings import Natural, RunSettings, Settings, checked, read_settings
 from fedkin.data import Dataset, Federation, OnData, federate, federation_of, is_shelf, resolved
 from fedkin.experiment.comparison import ComparisonResult
@@ -187,9 +187,9 @@ class Comparison:
         return copies([*map(CodeRef, self.names), CodeRef.read(self.base.model.model)])
 
 
-def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _both(first: Table, second: Table) -> dict[str, Any]:
     """Return two tables of a method's fields as one; the second has precedence, also in a wrapped method's table."""
-    inner = {**first.get("inner", {}), **second.get("inner", {})}
+    inner = {**subtable(first, "inner"), **subtable(second, "inner")}
     return {**first, **second, **({"inner": inner} if inner else {})}
 
 
@@ -203,7 +203,7 @@ def label_of(name: str, names: Iterable[str]) -> str:
     return next((n for n in names if name == CodeRef(n).attribute), known(name))
 
 
-def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
+def comparison_from(table: Table, where: str) -> Comparison:
     """Read a plan from the tables of a TOML file.
 
     Raises:
@@ -228,7 +228,7 @@ class _Entries(msgspec.Struct):
     method: dict[str, dict[str, Any]] = {}
 
 
-def comparison_parts(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+def comparison_parts(table: Table, where: str) -> dict[str, Any]:
     """Read the fields of a `Comparison` from the tables of a TOML file.
 
     Args:
@@ -248,7 +248,7 @@ def comparison_parts(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     entries = {name: value for name, value in table.items() if name in _Entries.__struct_fields__}
     plan: _Entries = converted(entries, _Entries, where)
     base = read_settings({name: part for name, part in table.items() if name not in entries}, where)
-    if "seed" in table.get("run", {}):
+    if "seed" in subtable(table, "run"):
         raise ConfigError(f"{where}: a comparison has seeds = [0, 1], not a seed in [run]")
     CodeRef.read(base.model.model).require_same(base.code.get("model"), f"{where}: [model]")
     for name, values in plan.method.items():

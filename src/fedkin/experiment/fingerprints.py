@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fedkin.core import Method, Net
-from fedkin.core.grammar import plain
+from fedkin.core.grammar import Table, plain
 from fedkin.data import Federation
 from fedkin.experiment.settings import Settings, decisive
 from fedkin.models.start import Model
@@ -34,7 +34,7 @@ def _named(net: Net) -> dict[str, Net]:
     return dict(zip(("network", SECOND), net.networks, strict=False))
 
 
-def about_of(table: Mapping[str, Any], data: Mapping[str, Any], net: Net) -> dict[str, str]:
+def about_of(table: Table, data: Table, net: Net) -> dict[str, str]:
     """Return what the fingerprints of a run stand for, as JSON, so that a message can say how two runs differ.
 
     Args:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
+from fedkin.core.grammar import Table, converted, subtable
 from fedkin.methods import ALONE, REFERENCES
 from fedkin.record.result import Result
 from fedkin.storage import lock
@@ -150,7 +153,8 @@ def unreadable(place: Path, error: Exception) -> ListedRun:
 
 def described(place: Path, run: Result) -> ListedRun:
     """Return the entry of a run in a folder."""
-    data, how = (_part(run.config, name) for name in ("data", "run"))
+    data, how = (subtable(run.config, name) for name in ("data", "run"))
+    seed, rounds = how.get("seed"), how.get("rounds")
     metric = metric_of(place)
     figures = run.final if run.ended else None if run.last is None else run.last[1]
     figure = None if figures is None else figures.of(metric)
@@ -158,18 +162,13 @@ def described(place: Path, run: Result) -> ListedRun:
         place,
         run.title,
         str(data.get("data") or data.get("name") or "?"),
-        how.get("seed") if isinstance(how.get("seed"), int) else None,
+        seed if isinstance(seed, int) else None,
         run.total,
-        how.get("rounds") if isinstance(how.get("rounds"), int) else None,
+        rounds if isinstance(rounds, int) else None,
         figure if metric == "accuracy" else None,
         _state(place, run),
         figure if metric == "validation" else None,
     )
-
-
-def _part(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = table.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _state(place: Path, run: Result) -> str:
@@ -214,17 +213,29 @@ def planned_runs(folder: Path) -> int | None:
         try:
             if (folder / name).is_file():
                 return count(read_toml(folder / name))
-        except (ConfigError, TypeError, ValueError, KeyError, AttributeError):  # `fedkin resume` says what is wrong
+        except ConfigError:  # `fedkin resume` says what is wrong
             return None
     return None
 
 
-def _of_comparison(table: Mapping[str, Any]) -> int:
-    return len(compared(table["methods"], bool(table.get("safe"))) * len(table["seeds"]))
+class _Comparison(msgspec.Struct):
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    safe: bool = False
 
 
-def _of_sweep(table: Mapping[str, Any]) -> int:
-    entries = dict(table["sweep"])
-    seeds, trials = len(entries.pop("seeds")), int(entries.pop("trials", 0))
-    entries.pop("sampler", None)
-    return seeds * (trials or math.prod(map(len, entries.values())))
+class _Sweep(msgspec.Struct):
+    seeds: tuple[int, ...]
+    trials: int = 0
+
+
+def _of_comparison(table: Table) -> int:
+    plan: _Comparison = converted(table, _Comparison, "compare.toml")
+    return len(compared(plan.methods, plan.safe)) * len(plan.seeds)
+
+
+def _of_sweep(table: Table) -> int:
+    entries = subtable(table, "sweep")
+    plan: _Sweep = converted(entries, _Sweep, "sweep.toml")
+    values = [v for name, v in entries.items() if name not in ("seeds", "trials", "sampler")]
+    return len(plan.seeds) * (plan.trials or math.prod(len(v) for v in values if isinstance(v, list)))

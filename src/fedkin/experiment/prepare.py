@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedkin.capabilities.needs import needs_of
 from fedkin.core import Bundle, ClientData, ConfigError, Method, Net, Samples
 from fedkin.core.errors import nearest
+from fedkin.core.grammar import Table
 from fedkin.data import Dataset, Federation
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Job
@@ -149,7 +150,7 @@ class Experiment:
         *,
         title: str,
         data: str,
-        size: Mapping[str, Any],
+        size: Table,
         samples: Tensor | None,
         validation: bool | None = None,
     ) -> Experiment:

@@ -12,12 +12,12 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from fedkin.core import Bundle, RunFolderError
 from fedkin.core.errors import typed
+from fedkin.core.grammar import Table
 from fedkin.experiment.records import RoundRecords
 from fedkin.record.files import COMMIT, RUN, LineFiles, Lines, mark_of, read_commit, read_json, write_json
 from fedkin.record.lines import ClientLine, Commit, Ended, RoundLine, RunLine, Snapshot, TimingLine
@@ -93,7 +93,7 @@ class RunFolder:
         """
         return read_json(Path(path) / RUN, RunLine).gradient
 
-    def write(self, name: str, value: Mapping[str, Any]) -> None:
+    def write(self, name: str, value: Table) -> None:
         """Write ``NAME.json`` atomically, for people."""
         _renew(self.path / f"{name}.json", (json.dumps(value, indent=2) + "\n").encode())
 

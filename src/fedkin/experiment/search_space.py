@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from fedkin.core import ConfigError
+from fedkin.core.grammar import Table
 from fedkin.core.seeds import key
 
 Value = int | float | bool | str
@@ -37,7 +38,7 @@ class Range:
 Space = Mapping[str, tuple[Value, ...] | Range]
 
 
-def space_from(entries: Mapping[str, Any], where: str) -> Space:
+def space_from(entries: Table, where: str) -> Space:
     """Read a search space: for each setting a list of values, or a range such as ``log:1e-3..1e-1`` or ``int:1..5``.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 import tomli_w
 
 from fedkin.core import ConfigError, Method
-from fedkin.core.grammar import filled, plain
+from fedkin.core.grammar import Table, filled, plain
 from fedkin.core.settings import (
     Compute,
     DataSettings,
@@ -47,7 +46,7 @@ __all__ = [
 ]
 
 
-def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
+def settings_from(table: Table, where: str = "config") -> Settings:
     """Read settings from the tables of a TOML file.
 
     Raises:
@@ -141,7 +140,7 @@ def sources_of(settings: Settings) -> dict[str, bytes]:
     return copies([code_of(settings), CodeRef.read(settings.model.model)])
 
 
-def decisive(table: Mapping[str, Any]) -> dict[str, Any]:
+def decisive(table: Table) -> dict[str, Any]:
     """Return the settings that decide the results, of a run's table, in plain values.
 
     The engine is left out: loop and workers agree bit for bit, the stacked engine to the tolerance of float32 (its last
@@ -152,7 +151,7 @@ def decisive(table: Mapping[str, Any]) -> dict[str, Any]:
     return found | {"compute": {"gradient": found["compute"]["gradient"]}}
 
 
-def digest(table: Mapping[str, Any]) -> str:
+def digest(table: Table) -> str:
     """Return a fingerprint of the settings in a run's table that decide the results."""
     return hashlib.blake2b(json.dumps(decisive(table), sort_keys=True).encode(), digest_size=16).hexdigest()
 

@@ -20,7 +20,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest, typed
-from fedkin.core.grammar import NONE, converted, filled, plain
+from fedkin.core.grammar import NONE, Table, converted, filled, plain
 from fedkin.core.settings import Natural, Settings, leaf_groups
 from fedkin.data import Federation, federation_of
 from fedkin.evaluate import Spread, spread
@@ -255,7 +255,7 @@ def _require_same(sweep: Sweep, out: Path) -> None:
         )
 
 
-def _deciding(table: Mapping[str, Any]) -> dict[str, Any]:
+def _deciding(table: Table) -> dict[str, Any]:
     portable = named(table, lambda name: CodeRef(name).portable)
     return {**decisive({k: v for k, v in portable.items() if k != "sweep"}), "sweep": portable.get("sweep")}
 
@@ -384,7 +384,7 @@ def _csv(trials: list[Trial], best: Trial | None) -> str:
     return text.getvalue()
 
 
-def sweep_from(table: Mapping[str, Any], where: str) -> Sweep:
+def sweep_from(table: Table, where: str) -> Sweep:
     """Read a sweep from the tables of a TOML file: a run's config with a table ``[sweep]``.
 
     Raises:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fedkin.core import ConfigError
+from fedkin.core.grammar import Table
 from fedkin.experiment.listing import metric_of
 from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.record.lines import Figures, RoundLine
@@ -44,7 +45,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """Event files in ``RUN/tensorboard``, by the writer that comes with torch."""
 
-    def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
+    def __init__(self, folder: Path, title: str, config: Table, known: str | None) -> None:
         writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
         self._writer: Any = writer(str(folder / "tensorboard"))
         self.id = "tensorboard"
@@ -70,7 +71,7 @@ class TensorBoard:
 class MLflow:
     """An entry of the experiment "fedkin", at MLFLOW_TRACKING_URI or in the folder ``mlruns`` next to RUN."""
 
-    def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
+    def __init__(self, folder: Path, title: str, config: Table, known: str | None) -> None:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a plain folder, which newer versions ask to confirm
         place = os.environ.get("MLFLOW_TRACKING_URI") or (folder.parent / "mlruns").absolute().as_uri()
         self._client: Any = importlib.import_module("mlflow").MlflowClient(tracking_uri=place)
@@ -101,7 +102,7 @@ class MLflow:
 class WeightsAndBiases:
     """A run of the project "fedkin" in ``RUN/wandb``: offline unless WANDB_MODE or WANDB_API_KEY is set."""
 
-    def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
+    def __init__(self, folder: Path, title: str, config: Table, known: str | None) -> None:
         wandb: Any = importlib.import_module("wandb")
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         self._run: Any = wandb.init(
@@ -140,7 +141,7 @@ _KINDS: dict[str, Callable[[Path, str, Mapping[str, Any], str | None], Tracker]]
 class Tracking:
     """The trackers of one run; a tracker that fails is named once and left out from there on."""
 
-    def __init__(self, names: Sequence[str], folder: Path, title: str, table: Mapping[str, Any]) -> None:
+    def __init__(self, names: Sequence[str], folder: Path, title: str, table: Table) -> None:
         self._names, self._folder, self._title, self._table = tuple(names), folder, title, table
         self._open: dict[str, Tracker] | None = None
         self._trial = metric_of(folder) == "validation"
@@ -197,7 +198,7 @@ class TrackedRuns:
         self._names, self._folder = tuple(names), folder
         self._now: tuple[Path, Tracking] | None = None
 
-    def round(self, place: Path, title: str, table: Mapping[str, Any], line: RoundLine) -> None:
+    def round(self, place: Path, title: str, table: Table, line: RoundLine) -> None:
         """Log a round of the run in ``place``."""
         if not self._names:
             return
@@ -236,7 +237,7 @@ def _failed(name: str, error: Exception) -> None:
     _log.warning("%s does not take what it is sent (%s); the run goes on without it", name, what)
 
 
-def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def _flat(table: Table, before: str = "") -> dict[str, Any]:
     """Nested tables as names with dots."""
     found: dict[str, Any] = {}
     for name, value in table.items():

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedkin.core import Method, RunFolderError
 from fedkin.core.errors import counted
+from fedkin.core.grammar import Table, subtable
 from fedkin.core.settings import Optimizer
 from fedkin.data import Federation
 from fedkin.experiment.listing import TRIALS
@@ -34,7 +35,7 @@ _LR: dict[Optimizer, str] = {"sgd": "log:1e-3..1", "adam": "log:1e-4..1e-1", "ad
 however small the gradient is; common values are a tenth of SGD's."""
 
 
-def space_of(method: Method, given: Mapping[str, Any], optimizer: Optimizer = "sgd") -> Space:
+def space_of(method: Method, given: Table, optimizer: Optimizer = "sgd") -> Space:
     """Return what is varied of a method: the step size, the fields that it and those it wraps state (`tuned`), and the
     momentum of SGD.
 
@@ -48,14 +49,14 @@ def space_of(method: Method, given: Mapping[str, Any], optimizer: Optimizer = "s
     return space_from(found, type(method).__name__)
 
 
-def _fields(method: Method, given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _fields(method: Method, given: Table, prefix: str) -> dict[str, Any]:
     own = {name: values for name, values in method.tuned.items() if name not in given}
     found = {prefix + name: values if isinstance(values, str) else list(values) for name, values in own.items()}
     inner = getattr(method, "inner", None)
-    return found | (_fields(inner, given.get("inner", {}), f"{prefix}inner.") if isinstance(inner, Method) else {})
+    return found | (_fields(inner, subtable(given, "inner"), f"{prefix}inner.") if isinstance(inner, Method) else {})
 
 
-def tuning_sweep(settings: Settings, given: Mapping[str, Any], trials: int) -> Sweep:
+def tuning_sweep(settings: Settings, given: Table, trials: int) -> Sweep:
     """Return the sweep that tunes a method; its first trial has the settings themselves.
 
     Args:

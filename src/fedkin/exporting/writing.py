@@ -11,6 +11,7 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.errors import typed
+from fedkin.core.grammar import converted
 from fedkin.experiment.prepare import FinishedRun
 from fedkin.exporting.card import Chosen, ExportSource, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
@@ -105,7 +106,7 @@ def export_global(run: Run, out: Path | str | None = None, *, round: Round = "la
 def _at(run: Run, round: Round) -> tuple[FinishedRun, Chosen | None]:
     """Return the run as of the requested round, and the figures by which the round was chosen."""
     p = finished(run)
-    return (p, None) if round == "last" else at_best(p)
+    return (p, None) if converted(round, Round, "round") == "last" else at_best(p)
 
 
 def _written(p: FinishedRun, places: dict[int, Path], force: bool, chosen: Chosen | None) -> Iterator[Path]:

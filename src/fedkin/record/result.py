@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
-from fedkin.core.settings import Privacy
+from fedkin.core.grammar import Table, subtable
+from fedkin.core.settings import Settings, read_settings
 from fedkin.privacy.budget import privacy_summary, total
 from fedkin.record.divergence import diverged
 from fedkin.record.figures import best, evaluated, final, final_by_client
@@ -56,7 +57,7 @@ class Result:
     """
 
     run: RunLine
-    config: Mapping[str, Any]
+    config: Table
     rounds: Sequence[RoundLine] = ()
     clients: Iterable[ClientLine] = ()
     relations: Iterable[RelationLine] = ()
@@ -143,10 +144,18 @@ class Result:
         """True group of every client, ``[K]``, -1 is unknown; None if none is known."""
         return self.run.groups or None
 
-    def table(self, name: str) -> Mapping[str, Any]:
+    @cached_property
+    def settings(self) -> Settings:
+        """All settings, those that the config does not have at their defaults.
+
+        Raises:
+            ConfigError: the config has an unknown setting, or a value out of range.
+        """
+        return read_settings(self.config, "config.toml" if self.folder is None else str(self.folder / "config.toml"))
+
+    def table(self, name: str) -> Table:
         """Return a table of the config; empty where it has none."""
-        found = self.config.get(name)
-        return found if isinstance(found, Mapping) else {}
+        return subtable(self.config, name)
 
     @property
     def data(self) -> str:
@@ -240,7 +249,7 @@ class Result:
     @cached_property
     def privacy(self) -> dict[str, float | int | None] | None:
         """The privacy options and what training spent; None without any."""
-        options = Privacy(**self.table("privacy"))
+        options = self.settings.privacy
         return privacy_summary(options, total(line.private for line in self.rounds)) if options.asked else None
 
     # ---- single test samples ----------------------------------------------------------------------------------
@@ -332,16 +341,16 @@ class Result:
         }
 
 
-def _config(path: Path) -> Mapping[str, Any]:
+def _config(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as e:
         raise RunFolderError(f"{path} is not a TOML file ({e}); restore it from a copy") from e
 
 
-def _begun(config: Mapping[str, Any]) -> RunLine:
+def _begun(config: Table) -> RunLine:
     """Return what a run is of which the config alone is there."""
-    method, seed = config.get("method", {}).get("name"), config.get("run", {}).get("seed")
+    method, seed = subtable(config, "method").get("name"), subtable(config, "run").get("seed")
     return RunLine("", CodeRef(str(method or "?")).attribute, seed if isinstance(seed, int) else 0, 0)
 
 

@@ -549,8 +549,8 @@ def _own(part: Part, compared: Against | None, first: Choice) -> list[careful.Wa
         *careful.constant(run.final.of(first.metric), run.final.of(constant), NAMED[first.metric]),
         *careful.course(run.rounds, bool(ended_early([run]))),
         *careful.participation(run.rounds, p.count, run.names),
-        *careful.drift(run.rounds, _drift(run.table("data").get("plant"))),
-        *(careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []),
+        *careful.drift(run.rounds, _drift(run.settings.data.plant)),
+        *(careful.cohorts(run.rounds, run.settings.run.participation) if "participation" in how else []),
         *careful.clusters(p.usual_cluster or []),
     ]
 

@@ -194,7 +194,7 @@ def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
 
 def what_alone_is(run: Result, reference: str) -> str:
     """Return how often a client trains alone in a run with the settings of ``run``; "" if in every round."""
-    share = run.table("run").get("participation", 1.0)
+    share = run.settings.run.participation
     return "" if share >= 1 else say("what_alone_is", reference, share)
 
 

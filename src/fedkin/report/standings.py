@@ -269,7 +269,7 @@ def same_clients(groups: Mapping[str, Sequence[Result]]) -> bool | None:
 
 def test_share(groups: Mapping[str, Sequence[Result]]) -> float:
     """Return the fraction of a client's samples that is tested, the largest of the runs."""
-    shares = [float(run.table("data").get("test", TEST_SHARE)) for runs in groups.values() for run in runs]
+    shares = [run.settings.data.test for runs in groups.values() for run in runs]
     return max(shares, default=TEST_SHARE)
 
 

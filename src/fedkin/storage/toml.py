@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core.errors import ConfigError
+from fedkin.core.grammar import Table, subtable
 from fedkin.user_code.reference import CodeRef
 
 MOST_NAMED = 6
@@ -33,24 +34,24 @@ def read_toml(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a TOML file: {e}") from e
 
 
-def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+def named(table: Table, rename: Callable[[str], str]) -> dict[str, Any]:
     """Return the tables with other names for the methods and the network in them."""
     found = dict(table)
     for part, key in (("method", "name"), ("model", "model")):
-        if isinstance(own := table.get(part), Mapping) and isinstance(own.get(key), str):
-            found[part] = {**own, key: rename(own[key])}
+        if isinstance(name := (own := subtable(table, part)).get(key), str):
+            found[part] = {**own, key: rename(name)}
     if isinstance(methods := table.get("methods"), list):  # of a comparison
         found["methods"] = [rename(m) if isinstance(m, str) else m for m in methods]
-        if isinstance(own := table.get("method"), Mapping):
+        if own := subtable(table, "method"):
             found["method"] = {rename(name): values for name, values in own.items()}
-        if isinstance(found.get("baseline"), str):
-            found["baseline"] = rename(found["baseline"])
-    if isinstance(sweep := table.get("sweep"), Mapping) and isinstance(networks := sweep.get(NETWORK), list):
+        if isinstance(baseline := table.get("baseline"), str):
+            found["baseline"] = rename(baseline)
+    if isinstance(networks := (sweep := subtable(table, "sweep")).get(NETWORK), list):
         found["sweep"] = {**sweep, NETWORK: [rename(n) if isinstance(n, str) else n for n in networks]}
     return found
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def differences(there: Table, here: Table) -> str:
     """Return the entries in which two tables differ, with both values: "rounds was 4000 there and is 600 here"."""
     before, now = _flat(there), _flat(here)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
@@ -59,7 +60,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return "; ".join(said) + (f"; and {more} more" if more else "")
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(table: Table, prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted names; those of ``[run]`` have no prefix."""
     found: dict[str, Any] = {}
     for name, value in table.items():
@@ -70,9 +71,9 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _was(name: str, values: Mapping[str, Any]) -> str:
+def _was(name: str, values: Table) -> str:
     return f"was {values[name]!r}" if name in values else "was not set"
 
 
-def _is(name: str, values: Mapping[str, Any]) -> str:
+def _is(name: str, values: Table) -> str:
     return f"is {values[name]!r}" if name in values else "is not set"

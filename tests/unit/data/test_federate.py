@@ -66,6 +66,8 @@ def test_official_keeps_test_images_for_testing(make_dataset: Make) -> None:
 def test_official_needs_a_test_part(make_dataset: Make) -> None:
     with refuses(ConfigError, "'pooled'"):
         federate(make_dataset(), IID(), clients=2, split="official")
+    with refuses(ConfigError, "split: ", "'oficial'", "pooled, official"):
+        federate(make_dataset(), IID(), clients=2, split="oficial")  # type: ignore[arg-type]
 
 
 def test_same_seed_same_federation(make_dataset: Make) -> None:

@@ -93,6 +93,8 @@ def test_a_result_and_the_command(tmp_path: Path, fedkin: Command) -> None:
     assert load_export(export(result, 1, "one", round="best")).card.round == chosen(Path("run"))
     with refuses(ConfigError, "out="):
         export(run_settings(settings("fedper")), 1, "two", round="best")
+    with refuses(ConfigError, "round: ", "'first'", "last, best"):
+        export(result, 1, "two", round="first")  # type: ignore[arg-type]
     done = fedkin("export run --client 0 --round best")
     assert done.code == 0, done.err
     assert f"round {chosen(Path('run'))} (highest validation accuracy)" in done.out

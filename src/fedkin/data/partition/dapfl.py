@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedkin.core.grammar import converted
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Pool
 from fedkin.data.partition.base import Assignment, Counts, Partition, clients_or_default, ranged
@@ -37,6 +38,10 @@ class DAPFLPartition(Partition):
     """``cifar``: test samples from a part of their own, a tenth of the training counts. ``femnist``: 9 to 1 of all."""
     total: int | None = ranged(None, least=1)
     """Samples per class over all clients before the floor; unset: the authors' 30 to 60 per client."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        converted(self.variant, Literal["cifar", "femnist"], "variant")
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; the result has its own test samples. See `Partition.split`.
