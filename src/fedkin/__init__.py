@@ -168,9 +168,9 @@ def __getattr__(name: str) -> Any:
     """Public names are fetched when first used, so that a part that needs no torch does not wait for it."""
     for module, names in _FROM.items():
         if name in names:
-            found = import_module(f"fedkin.{name}") if module == "fedkin" else getattr(import_module(module), name)
-            globals()[name] = found
-            return found
+            result = import_module(f"fedkin.{name}") if module == "fedkin" else getattr(import_module(module), name)
+            globals()[name] = result
+            return result
     raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
 
 

@@ -19,7 +19,7 @@ _UNSHOWN = re.compile(
 
 def printable(text: str) -> str:
     r"""Return a text with visible escapes, such as ``\x1b``, for what could drive a terminal or break a file."""
-    return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _UNSHOWN.sub(lambda result: ascii(result[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:

@@ -120,8 +120,8 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         signal.signal(number, _leave)
     try:
         if name in _HOSTS:
-            (found,) = entry_points(group="fedkin.commands", name=name)
-            command: Callable[[list[str]], int] = found.load()
+            (result,) = entry_points(group="fedkin.commands", name=name)
+            command: Callable[[list[str]], int] = result.load()
         else:
             first, *then = _COMMANDS[name].split()
             command = _found(first) if not then else partial(_after_flags, _found(first), then[0])
@@ -139,8 +139,8 @@ def _after_flags(read: Callable[[list[str]], tuple[Any, ...]], place: str, args:
 
 def _found(place: str) -> Callable[..., Any]:
     module, function = place.split(".")
-    found: Callable[..., Any] = getattr(import_module(f"fedkin.cli.{module}"), function)
-    return found
+    result: Callable[..., Any] = getattr(import_module(f"fedkin.cli.{module}"), function)
+    return result
 
 
 def _refusal(args: list[str]) -> str | None:

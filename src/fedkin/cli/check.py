@@ -97,11 +97,11 @@ def check_command(args: list[str]) -> int:
     try:
         wait = screen.err.status("") if screen.err.is_terminal and not flags.json else nullcontext()
         with wait as shown:
-            found = check_each(method, engines=_engines(), rules=rules)
+            result = check_each(method, engines=_engines(), rules=rules)
             for number, rule in enumerate(rules, start=1):
                 if shown is not None:
                     shown.update(f"rule {number} of {len(rules)}: {rule}")
-                findings.append(next(found))
+                findings.append(next(result))
     finally:
         torch.set_num_threads(before)
         log.setLevel(level)

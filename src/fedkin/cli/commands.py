@@ -178,21 +178,21 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
 
         notice = None if quiet or again else tell_findings(plan.base.data, plan.seeds[0])
 
-        def on_data(found: Dataset | Federation, federation: Federation) -> None:
+        def on_data(data: Dataset | Federation, federation: Federation) -> None:
             show.require_data(federation)
             if notice is not None:
-                notice(found, federation)
+                notice(data, federation)
 
         made = run_comparison(
             plan, out=folder, resume=again, on_round=on_round, progress=False, on_data=on_data, on_trial=on_trial
         )
         runs = [replace(run, at_best=show.at_best) for run in made]
         tracked.end()
-    found = write_outcome(plan.baseline, folder, runs)
+    data = write_outcome(plan.baseline, folder, runs)
     if show.json:
-        screen.write(json.dumps([_summary(run, show.target_accuracy) | _tuning(run, found) for run in runs], indent=2))
+        screen.write(json.dumps([_summary(run, show.target_accuracy) | _tuning(run, data) for run in runs], indent=2))
     elif not show.quiet:
-        _show_comparison(plan, found, runs, show)
+        _show_comparison(plan, data, runs, show)
     lost: dict[str, list[str]] = {}
     for run in runs:
         if run.diverged is not None:
@@ -203,12 +203,12 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     return DIVERGED if lost else OK
 
 
-def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Result], show: ShowCompare) -> None:
-    screen.table(found.report.table)
-    if found.report.tuned:
-        screen.table(tuning_table(found.report.tuned))
-    tell_verdicts(found)
-    tell_warnings(found.report)
+def _show_comparison(plan: Comparison, outcome: Outcome, runs: Sequence[Result], show: ShowCompare) -> None:
+    screen.table(outcome.report.table)
+    if outcome.report.tuned:
+        screen.table(tuning_table(outcome.report.tuned))
+    tell_verdicts(outcome)
+    tell_warnings(outcome.report)
     for run in runs:
         if run.privacy is not None:
             screen.paragraph(f"{run.title}, seed {run.seed}: privacy of {sentence(run.privacy)}")
@@ -216,12 +216,12 @@ def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Result], s
         for run in runs:
             which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
             screen.say(f"{which}: {_reached(run, show.target_accuracy)}")
-    screen.paragraph(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv are next to it")
+    screen.paragraph(f"\nPictures and tables: {outcome.page}; table.md, table.tex and table.csv are next to it")
 
 
-def _tuning(run: Result, found: Outcome) -> dict[str, Any]:
+def _tuning(run: Result, outcome: Outcome) -> dict[str, Any]:
     """Return the entry of a run on how its method was tuned; empty if it was not."""
-    return next(({"tuning": asdict(one)} for one in found.report.tuned if one.title == run.title), {})
+    return next(({"tuning": asdict(one)} for one in outcome.report.tuned if one.title == run.title), {})
 
 
 def _both(shown: OnLine, tracked: OnLine) -> OnRound:
@@ -275,16 +275,18 @@ def _advice(result: Result, code: CodeRef | None) -> str:
 def _summary(run: Result, target: float | None, *, by_client: bool = False) -> dict[str, Any]:
     summary = {**run.summary, "folder": str(run.folder)}
     if target is not None:
-        found = to_target(run.rounds, target)
-        summary["reached"] = None if found is None else {"rounds": found.rounds, "bytes": found.bytes}
+        result = to_target(run.rounds, target)
+        summary["reached"] = None if result is None else {"rounds": result.rounds, "bytes": result.bytes}
     return {**summary, "accuracy_by_client": run.by_client} if by_client else summary
 
 
 def _reached(run: Result, target: float) -> str:
-    found = to_target(run.rounds, target)
-    if found is None:
+    result = to_target(run.rounds, target)
+    if result is None:
         return f"did not reach {100 * target:g} % accuracy"
-    return f"reached {100 * target:g} % accuracy after {counted(found.rounds, 'round')} and {found.bytes / 1e6:,.1f} MB"
+    return (
+        f"reached {100 * target:g} % accuracy after {counted(result.rounds, 'round')} and {result.bytes / 1e6:,.1f} MB"
+    )
 
 
 def _stopped(folder: Path, new: bool = False) -> int:

@@ -81,25 +81,25 @@ def _export(run: Path, flags: ExportFlags, asked: int) -> int:
         raise ConfigError(f"{run} holds {counted(len(runs), 'run')}; name one of them, such as {typed(runs[0])}")
     if asked != 1:
         raise ConfigError("choose the model: one of --client 7, --all, --global")
-    found: list[Path] = []
+    result: list[Path] = []
     if flags.all:
         for place in export_all(run, flags.out, round=flags.round, force=flags.force):
-            found.append(place)
+            result.append(place)
             screen.say(_line(place))
-        if not found:
+        if not result:
             raise ConfigError(
                 f"the models of all clients of {run} predict NaN: training diverged; nothing was exported"
             )
     elif flags.common:
-        found = [export_global(run, flags.out, round=flags.round, force=flags.force)]
+        result = [export_global(run, flags.out, round=flags.round, force=flags.force)]
     elif flags.client is not None:
-        found = [export(run, flags.client, flags.out, round=flags.round, force=flags.force)]
+        result = [export(run, flags.client, flags.out, round=flags.round, force=flags.force)]
     if flags.all:
-        screen.say(f"\n{counted(len(found), 'model')} in {found[0].parent}")
+        screen.say(f"\n{counted(len(result), 'model')} in {result[0].parent}")
     else:
-        screen.say(_line(found[0]))
-        screen.say(f"in {found[0]}: {', '.join(sorted(f.name for f in found[0].iterdir()))}")
-        screen.say(f"Predict with it: fedkin predict {typed(found[0])} FILE (or see README.md there)")
+        screen.say(_line(result[0]))
+        screen.say(f"in {result[0]}: {', '.join(sorted(f.name for f in result[0].iterdir()))}")
+        screen.say(f"Predict with it: fedkin predict {typed(result[0])} FILE (or see README.md there)")
     return 0
 
 
@@ -115,33 +115,33 @@ def predict_command(args: list[str]) -> int:
         )
     model = load_export(flags.export)
     with screen.err.status("reading") as status, listening(lambda text: status.update(Text(text or "predicting"))):
-        found = model.predict_file(flags.file, flags.encoding, flags.array)
+        result = model.predict_file(flags.file, flags.encoding, flags.array)
     if flags.out is not None:
-        write_atomic(flags.out, write_csv(found))
-    for line in found.notes:
+        write_atomic(flags.out, write_csv(result))
+    for line in result.notes:
         screen.note(f"warning: {line}")
     if flags.json:
-        for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
-            prediction = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
+        for row, name, p in zip(result.rows, result.names, result.probabilities.tolist(), strict=True):
+            prediction = {"row": row, "label": name, "probabilities": dict(zip(result.labels, p, strict=True))}
             screen.write(json.dumps(prediction))
         return 0
-    screen.table(_table(found))
-    left = len(found.rows) - _SHOWN
+    screen.table(_table(result))
+    left = len(result.rows) - _SHOWN
     if left > 0:
         screen.say(f"and {counted(left, 'more row')}" + ("" if flags.out else "; --out FILE.csv writes all"))
     if flags.out is not None:
-        many = f"all {len(found.rows)} rows are" if len(found.rows) > 1 else "the row is"
+        many = f"all {len(result.rows)} rows are" if len(result.rows) > 1 else "the row is"
         screen.say(f"{many} in {flags.out}")
     return 0
 
 
-def _table(found: Predicted) -> Grid:
+def _table(predictions: Predicted) -> Grid:
     """Return the first rows: label, its probability, and the second most probable class."""
-    second = len(found.labels) > 1
+    second = len(predictions.labels) > 1
     rows = []
-    for row, p in list(zip(found.rows, found.probabilities, strict=True))[:_SHOWN]:
+    for row, p in list(zip(predictions.rows, predictions.probabilities, strict=True))[:_SHOWN]:
         top = (-p).argsort(kind="stable")[: 1 + second].tolist()
-        words = [found.labels[i] for i in top]
+        words = [predictions.labels[i] for i in top]
         shares = [f"{100 * p[i]:.1f} %" for i in top]
         rows.append((row, words[0], shares[0], *([f"{words[1]} ({shares[1]})"] if second else [])))
     return Grid("", ("row", "label", "probability", *(["next"] if second else [])), tuple(rows), words=2)

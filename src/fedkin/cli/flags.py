@@ -228,9 +228,9 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep, DataSettings]:
     if entries:
         from fedkin.experiment.sweep import sweep_table_of
 
-        found = sweep_table_of(entries, what)
-        space, sampler = found["space"], found["sampler"]
-        own = SweepSettings((), found["trials"], found["seeds"] or (base.run.seed,))
+        result = sweep_table_of(entries, what)
+        space, sampler = result["space"], result["sampler"]
+        own = SweepSettings((), result["trials"], result["seeds"] or (base.run.seed,))
     does = "Run a method with many settings, of which validation data choose the best."
     got, settings = _parsed(base, {"sweep": own, "show": ShowSweep()}, _one_seed(args), f"fedkin sweep {what}", does)
     asked: dict[str, Any] = {}

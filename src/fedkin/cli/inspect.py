@@ -57,16 +57,16 @@ def inspect_command(args: list[str]) -> int:
         require_folder_name(asked.show.out)
     how = seeded(asked.data, asked.show.seed)
     with _unlogged(), screen.err.status("looking at the files") as status:
-        found = look(asked.data.data, how, on_step=lambda text: status.update(Text(text or "looking")))
-    table = found.to_json()
+        result = look(asked.data.data, how, on_step=lambda text: status.update(Text(text or "looking")))
+    table = result.to_json()
     page = None if asked.show.out is None else report.write_inspection(asked.show.out, table, again)
     if asked.show.json:
-        screen.write(json.dumps({"usable": found.usable(strict=asked.show.strict), **table}))
+        screen.write(json.dumps({"usable": result.usable(strict=asked.show.strict), **table}))
     else:
-        _show(found)
+        _show(result)
         if page is not None:
             screen.say(f"\n{page}")
-    return OK if found.usable(strict=asked.show.strict) else BAD_INPUT
+    return OK if result.usable(strict=asked.show.strict) else BAD_INPUT
 
 
 @contextmanager
@@ -116,27 +116,27 @@ def _of_file(table: Table, where: str) -> _Flags:
     return _Flags(data, filled(Looking(), one, where))
 
 
-def _show(found: Inspection) -> None:
+def _show(inspection: Inspection) -> None:
     """Print what matters first: the number of findings, errors, warnings; then what was read, notes and advice."""
-    table = found.to_json()
+    table = inspection.to_json()
     screen.out.print(report.headline(table), style="bold")
-    for finding in (*found.of("error"), *found.of("warning")):
+    for finding in (*inspection.of("error"), *inspection.of("warning")):
         _finding(finding)
     screen.out.print()
     facts = grids.Table.grid(padding=(0, 1))
     for name, value in report.facts(table):
         facts.add_row(Text(f"{name:<11}", style="dim"), value)
     screen.out.print(facts)
-    broken = not found.usable()
-    if found.seen and (found.columns or broken or len(found.seen) <= _SEEN):
-        screen.out.print("\n" + "\n".join(found.seen[:_SEEN]), style="dim", overflow="ellipsis", no_wrap=True)
-    if found.columns:
+    broken = not inspection.usable()
+    if inspection.seen and (inspection.columns or broken or len(inspection.seen) <= _SEEN):
+        screen.out.print("\n" + "\n".join(inspection.seen[:_SEEN]), style="dim", overflow="ellipsis", no_wrap=True)
+    if inspection.columns:
         screen.table(report.columns_grid(table))
-    if found.clients:
+    if inspection.clients:
         screen.table(report.clients_grid(table))
-    for finding in found.of("note"):
+    for finding in inspection.of("note"):
         _finding(finding)
-    for line in found.advice:
+    for line in inspection.advice:
         screen.out.print(f"\n{line}")
 
 

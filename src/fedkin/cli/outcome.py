@@ -53,8 +53,8 @@ def require_folder_name(out: Path, flag: str = "--out") -> Path:
 
 def base_of(run: Result) -> Result | None:
     """Return the run that a run is compared with: the Local of its comparison; None if it is alone."""
-    found = None if run.folder is None else _sibling(run.folder)
-    return None if found is None else replace(Result.finished_in(found), at_best=run.at_best)
+    result = None if run.folder is None else _sibling(run.folder)
+    return None if result is None else replace(Result.finished_in(result), at_best=run.at_best)
 
 
 def _sibling(folder: Path) -> Path | None:
@@ -109,9 +109,9 @@ def tell_findings(data: DataSettings, seed: int) -> OnData:
     silent for built-in data.
     """
 
-    def tell(found: Dataset | Federation, federation: Federation) -> None:
-        _tell_merged(found, data.split)
-        findings = () if data.data in SOURCES else glance(found, federation)
+    def tell(dataset: Dataset | Federation, federation: Federation) -> None:
+        _tell_merged(dataset, data.split)
+        findings = () if data.data in SOURCES else glance(dataset, federation)
         codes = list(dict.fromkeys(f.code for f in findings if f.severity != "note"))
         if codes:
             counts = [counted(n, kind) for kind in ("error", "warning")
@@ -137,9 +137,9 @@ def inspect_line(data: DataSettings, seed: int) -> str:
     return " ".join(map(typed, words + (["--seed", str(seed)] if seed and data.data_seed is None else [])))
 
 
-def _tell_merged(found: Dataset | Federation, split: str) -> None:
+def _tell_merged(data: Dataset | Federation, split: str) -> None:
     """Report on standard error that the official test part of the data is not what clients are tested on."""
-    test = None if isinstance(found, Federation) else found.official_test
+    test = None if isinstance(data, Federation) else data.official_test
     if test is not None and split == "pooled":
         screen.note(
             f"the official test part ({counted(len(test), 'sample')}) is merged with the rest, and each client's "
@@ -191,25 +191,25 @@ def _judged_by(report: Content) -> list[str]:
     return [reference, *(name for name in full if name not in findings or not findings[name].difference.identical)]
 
 
-def style_of(found: Conclusion) -> str:
+def style_of(conclusion: Conclusion) -> str:
     """Return the style of a verdict on a terminal; the sentence says the same in words.
 
     Green and red are for "better" and "worse" alone, which need two seeds or more. What is seen in a single run is
     plain, and what remains unclear is dim.
     """
-    return {"better": "green", "worse": "red", "ahead": "", "behind": ""}.get(found.difference.word, "dim")
+    return {"better": "green", "worse": "red", "ahead": "", "behind": ""}.get(conclusion.difference.word, "dim")
 
 
-def tell_verdicts(found: Outcome) -> None:
+def tell_verdicts(outcome: Outcome) -> None:
     """Print whether anything was learned, the verdicts of a comparison, in colours on a terminal, and how Local and
     Local (full) differ."""
     screen.say("")
-    if found.report.unlearned:
-        screen.paragraph(" ".join(found.report.unlearned) + "\n")
-    for text, style in zip(found.verdicts, found.styles, strict=True):
+    if outcome.report.unlearned:
+        screen.paragraph(" ".join(outcome.report.unlearned) + "\n")
+    for text, style in zip(outcome.verdicts, outcome.styles, strict=True):
         screen.paragraph(text, style)
-    if found.report.which_is_which:
-        screen.paragraph(f"\n{found.report.which_is_which}")
+    if outcome.report.which_is_which:
+        screen.paragraph(f"\n{outcome.report.which_is_which}")
 
 
 def tell_warnings(report: Content) -> None:

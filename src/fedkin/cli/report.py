@@ -74,8 +74,8 @@ def report_command(args: list[str]) -> int:
 def _report(folder: Path, flags: ReportFlags) -> int:
     require_run_or_comparison(folder)
     if (folder / "compare.toml").is_file():
-        found = _comparison(flags)
-        report, page = found.report, found.page
+        result = _comparison(flags)
+        report, page = result.report, result.page
     else:
         run = _read(folder, flags)
         report = content_of([run], base=base_of(run))

@@ -38,16 +38,16 @@ class RunsFlags:
 def runs_command(args: list[str]) -> int:
     """Run ``fedkin runs [FOLDER] [--json] [--html FILE]``."""
     flags = options(RunsFlags, args, "fedkin runs")
-    found = listed(flags.folder)
+    result = listed(flags.folder)
     if flags.html is not None:
-        _write_page(flags.html, found, flags.folder)
+        _write_page(flags.html, result, flags.folder)
     if flags.json:
-        screen.write(json.dumps([{**asdict(run), "folder": str(run.folder)} for run in found], indent=2))
-    elif not found:
+        screen.write(json.dumps([{**asdict(run), "folder": str(run.folder)} for run in result], indent=2))
+    elif not result:
         screen.say(f"no runs in {flags.folder}; fedkin run METHOD makes one")
     else:
-        screen.table(_table(found, flags.folder))
-        if waiting := _unfinished(found):
+        screen.table(_table(result, flags.folder))
+        if waiting := _unfinished(result):
             screen.say(f"\n{len(waiting)} interrupted; continue with, for example: fedkin resume {typed(waiting[0])}")
     return 0
 
@@ -57,11 +57,11 @@ def _unfinished(runs: list[ListedRun]) -> list[Path]:
 
     A comparison or a sweep of which runs have not begun is among them, unless a process is at work on it.
     """
-    found = dict.fromkeys(whole_of(run.folder) or run.folder for run in runs if run.state == "interrupted")
+    result = dict.fromkeys(whole_of(run.folder) or run.folder for run in runs if run.state == "interrupted")
     wholes = Counter(whole for run in runs if (whole := whole_of(run.folder)) is not None)
     short = [whole for whole, count in wholes.items() if count < (planned_runs(whole) or 0)]
-    found |= dict.fromkeys(short)
-    return [place for place in found if lock.owner(place / lock.NAME) is None]
+    result |= dict.fromkeys(short)
+    return [place for place in result if lock.owner(place / lock.NAME) is None]
 
 
 def _write_page(path: Path, runs: list[ListedRun], folder: Path) -> None:

@@ -65,10 +65,10 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
         return INTERRUPTED
     best = chosen(trials)
     if show.json:
-        found = [{**dataclasses.asdict(t), "test": None, "chosen": t is best} for t in trials]
+        result = [{**dataclasses.asdict(t), "test": None, "chosen": t is best} for t in trials]
         if best is not None:
-            found[trials.index(best)] |= {"test": dataclasses.asdict(best)["test"]}
-        screen.write(json.dumps(found, indent=2))
+            result[trials.index(best)] |= {"test": dataclasses.asdict(best)["test"]}
+        screen.write(json.dumps(result, indent=2))
     elif not show.quiet:
         screen.table(sweep_table(sweep, trials))
         for trial in trials:

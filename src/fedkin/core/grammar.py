@@ -48,16 +48,16 @@ def parsed(text: str, what: str) -> tuple[str, dict[str, Value]]:
         ConfigError: the text has another form.
     """
     name, _, rest = text.partition("@")
-    found: dict[str, Value] = {}
+    result: dict[str, Value] = {}
     for part in rest.split(",") if rest else ():
         field, equals, value = (word.strip() for word in part.partition("="))
         field = field.replace("-", "_")
         if not field or not equals or not value:
             raise ConfigError(f"{what} {text!r}: settings have the form NAME@FIELD=VALUE,FIELD=VALUE, got {part!r}")
-        if field in found:
+        if field in result:
             raise ConfigError(f"{what} {text!r}: {field} is given twice")
-        found[field] = value_of(value)
-    return name, found
+        result[field] = value_of(value)
+    return name, result
 
 
 def chosen(text: str, kinds: Mapping[str, type[T]], what: str) -> tuple[str, T]:
@@ -140,14 +140,14 @@ def plain(config: Any) -> dict[str, Any]:
 
     None is omitted where it is the default; elsewhere it is written as "none", since TOML has no null.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for f in fields(config):
         value = getattr(config, f.name)
         if value is None and f.default is not None:
             value = NONE
         if value is not None:
-            found[f.name] = plain(value) if is_dataclass(value) else value
-    return found
+            result[f.name] = plain(value) if is_dataclass(value) else value
+    return result
 
 
 def _names(kind: Any) -> list[str]:

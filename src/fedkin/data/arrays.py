@@ -20,13 +20,13 @@ MAX_CLASSES = 1000
 def array_of(values: Any, where: str, what: str) -> Array:
     """Return what a program gives as inputs, labels, clients or units (``what``) as an array of numbers or of texts."""
     with readable(f"{where}: {what}", "an array", "give all of them one shape"):
-        found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    texts, got = what.startswith(("label", "client", "unit")), f"one of {found.dtype}"
-    if found.dtype.kind == "O":
-        kinds = sorted({type(value).__name__ for value in found.flat})
-        found, got = found.astype(str) if kinds == ["str"] else found, f"Python objects ({', '.join(kinds)})"
-    if found.dtype.kind in ("iufbUS" if texts else "iufb"):
-        return found
+        result = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    texts, got = what.startswith(("label", "client", "unit")), f"one of {result.dtype}"
+    if result.dtype.kind == "O":
+        kinds = sorted({type(value).__name__ for value in result.flat})
+        result, got = result.astype(str) if kinds == ["str"] else result, f"Python objects ({', '.join(kinds)})"
+    if result.dtype.kind in ("iufbUS" if texts else "iufb"):
+        return result
     wanted = "numbers, or one of texts alone" if texts else "numbers"
     columns = "; fedkin.load(table, target=COLUMN) reads columns of texts" if hasattr(values, "columns") else ""
     raise DataError(

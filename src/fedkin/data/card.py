@@ -82,7 +82,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.decode(msgspec.json.encode(self), type=dict[str, object])
 
     @classmethod
-    def from_json(cls, found: object, where: str = "card") -> Card:
+    def from_json(cls, value: object, where: str = "card") -> Card:
         """Return a card from the result of `json.loads`; it comes from another host, so everything is checked.
 
         Args:
@@ -90,7 +90,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             where: put in front of messages, for example the site's name.
         """
         with readable(where, "a card", "correct that part of it"):
-            card = msgspec.convert(found, cls)
+            card = msgspec.convert(value, cls)
         refuse_first(where, card._faults())
         return card
 
@@ -161,8 +161,8 @@ def misfit(cards: Cards) -> str | None:
 
     Of two sites that contradict each other neither is taken for the odd one.
     """
-    found = [site for site in cards if _fit({other: card for other, card in cards.items() if other != site})]
-    return found[0] if len(found) == 1 else None
+    result = [site for site in cards if _fit({other: card for other, card in cards.items() if other != site})]
+    return result[0] if len(result) == 1 else None
 
 
 def _fit(cards: Cards) -> bool:

@@ -88,10 +88,10 @@ def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Ra
             place_of = {text: named[truth] for text, truth in _TRUTH.items() if truth in named} | place_of
             texts = [t.lower() if t not in place_of else t for t in texts]
         return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
-    found = numbers_of(texts)
-    if found is None:
-        found = [(numbers_of([_TRUTH.get(text.lower(), text)]) or [math.inf])[0] for text in texts]
-    numbers = np.array(found, dtype=np.float64)
+    result = numbers_of(texts)
+    if result is None:
+        result = [(numbers_of([_TRUTH.get(text.lower(), text)]) or [math.inf])[0] for text in texts]
+    numbers = np.array(result, dtype=np.float64)
     strange = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if texts[i].lower() not in MISSING]
     if strange:
         raise DataError(
@@ -131,7 +131,7 @@ def _lacking(names: Sequence[str], row: Row, columns: Sequence[Input]) -> str:
     those = f"column {names[0]!r}" if len(names) == 1 else f"columns {', '.join(map(repr, names))}"
     given = {str(name).lower().strip(): str(name) for name in row}
     close = [(name, get_close_matches(name.lower(), given, n=1, cutoff=0.8)) for name in names]
-    near = [f"{given[found[0]]!r} for {name!r}" for name, found in close if found]
+    near = [f"{given[result[0]]!r} for {name!r}" for name, result in close if result]
     return (
         f"no {those}; needed are {', '.join(c.name for c in columns)}, given are {', '.join(map(str, row)) or 'none'}"
         + (f"; did you write {', '.join(near)}?" if near else "")
@@ -226,7 +226,7 @@ def convert(texts: Sequence[str], name: str, places: Sequence[str]) -> Conversio
     number, comma = dict(zip(known, numbers_of(known) or (), strict=False)), None
     odd, shown, as_texts = tuple[int, ...](), "", f"'{name}' is read as texts, since"
     if not number:
-        number = {text: found[0] for text in known if (found := numbers_of([text])) is not None}
+        number = {text: result[0] for text in known if (result := numbers_of([text])) is not None}
         comma = next((text for text in known if text not in number and _COMMA.fullmatch(text)), None)
         like = sum(rows[text] for text in known if text in number or (comma and _COMMA.fullmatch(text)))
         odd = tuple(i for i, text in enumerate(texts) if text not in number and text not in empty)

@@ -105,8 +105,8 @@ class Dataset:
             yield "no samples; expected at least one"
         test, tests = self.official_test, 0 if self.official_test is None else len(self.official_test)
         if test is not None:
-            found = faults_of_samples(test.x, test.y, self.classes, self.x, "the training part", pixels=True)
-            yield from (f"official test part: {fault}" for fault in found)
+            result = faults_of_samples(test.x, test.y, self.classes, self.x, "the training part", pixels=True)
+            yield from (f"official test part: {fault}" for fault in result)
         yield from faults_of_names(self.labels, self.classes, "classes")
         yield from faults_of_names(self.client_names, len(self.client_names or ()), "clients")
         marked = 0 if self.unit is None else tests
@@ -266,7 +266,7 @@ def dataset_of(
     xs = [inputs_of(part.x, packed) for part in parts]
     n, shape = len(train.x), tuple(xs[0].shape[1:])
     owners = [part.client for part in parts if part.client is not None]
-    ids, found = numbered(np.concatenate(owners)) if owners else (None, ())
+    ids, result = numbered(np.concatenate(owners)) if owners else (None, ())
     units = [part.unit for part in parts if part.unit is not None]
     unit = numbered(np.concatenate(units))[0] if units else None
     made = Preparation("array", shape, names, factor=1.0 if factor is None else factor)
@@ -275,7 +275,7 @@ def dataset_of(
         x=xs[0], y=y[:n], classes=max(classes, int(y.max()) + 1, len(names or ())), name=name,
         official_test=None if test is None else Samples(xs[1], y[n:]), client=None if ids is None else ids[:n],
         test_client=None if ids is None or test is None else ids[n:],
-        client_names=None if ids is None else tuple(client_names or [prefix + own for own in found]),
+        client_names=None if ids is None else tuple(client_names or [prefix + own for own in result]),
         unit=None if unit is None else unit[:n], test_unit=unit[n:] if unit is not None and len(units) > 1 else None,
         labels=names,
         preparation=made,

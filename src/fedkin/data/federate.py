@@ -137,8 +137,8 @@ class _Dealer:
         test, validation = self._fractions
         unit = None if self._unit is None else self._unit[index]
         rng, fraction = generator(self._seed, "split", number), test if tests is None else 0.0
-        found = three_parts(self._y[index], test=fraction, validation=validation, rng=rng, unit=unit)
-        train_part, validation_part, test_part = (index[i] for i in found)
+        result = three_parts(self._y[index], test=fraction, validation=validation, rng=rng, unit=unit)
+        train_part, validation_part, test_part = (index[i] for i in result)
         return train_part, validation_part, test_part if tests is None else tests
 
     def torn(self, parts: Sequence[Parts], partition: str) -> tuple[str, ...]:

@@ -139,14 +139,14 @@ class Federation:
         Raises:
             DataError: the folder holds none, or it is not whole.
         """
-        found = shelf.Shelf(Path(folder))
-        index = found.header
-        if check and shelf.fingerprint(found, index.classes) != index.fingerprint:
+        result = shelf.Shelf(Path(folder))
+        index = result.header
+        if check and shelf.fingerprint(result, index.classes) != index.fingerprint:
             raise DataError(f"{folder} has changed since it was written; write the federation again")
         groups = None if index.groups is None else torch.tensor(index.groups, dtype=torch.int64)
         where = f"{Path(folder) / shelf.INDEX}: preparation"
         made = None if index.preparation is None else Preparation.from_json(index.preparation, where)
-        return cls(found, index.classes, index.name, groups, index.labels, index.client_names, made)
+        return cls(result, index.classes, index.name, groups, index.labels, index.client_names, made)
 
     @classmethod
     def from_arrays(

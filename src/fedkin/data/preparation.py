@@ -127,14 +127,14 @@ class Preparation:
         return cast(dict[str, Any], json.loads(json.dumps(asdict(self))))
 
     @classmethod
-    def from_json(cls, found: object, where: str = "preparation") -> Preparation:
+    def from_json(cls, value: object, where: str = "preparation") -> Preparation:
         """Return a preparation from the result of `json.loads`.
 
         Raises:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
         """
         with readable(where, "a preparation"):
-            return msgspec.convert(found, cls)
+            return msgspec.convert(value, cls)
 
 
 @dataclass(frozen=True)

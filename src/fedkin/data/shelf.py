@@ -103,9 +103,9 @@ class Shelf(Sequence[ClientData]):
         out = np.fromfile(path, kind_, count, offset=start * math.prod(shape[1:]) * kind_.itemsize)
         bad = (out < 0) | (out >= self.header.classes) if kind == "y" else ~np.isfinite(out)
         if len(out) < count or bad.any():
-            found = out[bad][0] if bad.any() else f"{len(out)} numbers instead of {count}"
+            result = out[bad][0] if bad.any() else f"{len(out)} numbers instead of {count}"
             raise DataError(
-                f"{path}: samples {start} to {stop - 1} hold {found}, expected "
+                f"{path}: samples {start} to {stop - 1} hold {result}, expected "
                 f"{f'classes in 0..{self.header.classes - 1}' if kind == 'y' else 'finite numbers'}; write the "
                 "federation again"
             )
@@ -233,10 +233,10 @@ def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
 def _counts(path: Path, clients: int, needed: bool) -> Array:
     """Return the numbers of samples in a file, int64 ``[clients]``; ``needed``: no client is without one."""
     there = path.is_file() and path.stat().st_size == 8 * clients
-    found = np.fromfile(path, dtype="<i8").astype(np.int64) if there else np.zeros(0)
-    if not there or found.min() < needed or found.max() >= 2**62 // clients:
+    result = np.fromfile(path, dtype="<i8").astype(np.int64) if there else np.zeros(0)
+    if not there or result.min() < needed or result.max() >= 2**62 // clients:
         raise DataError(
             f"{path}: expected the numbers of samples of {clients} clients, {int(needed)} or more of each; write the "
             "federation again"
         )
-    return found
+    return result

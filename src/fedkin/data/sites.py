@@ -44,10 +44,10 @@ def seeded(data: DataSettings, seed: int) -> DataSettings:
     return data if data.data_seed is not None else data.but(data_seed=seed)
 
 
-def partition_of(how: DataSettings, found: Dataset) -> Partition:
+def partition_of(how: DataSettings, dataset: Dataset) -> Partition:
     """Return how data are shared out: as set, else by the clients that they bring, else by a Dirichlet distribution."""
     if how.partition is None:
-        return Dirichlet() if found.client is None else Natural()
+        return Dirichlet() if dataset.client is None else Natural()
     return chosen(how.partition, PARTITIONS, "partition")[1]
 
 
@@ -71,10 +71,10 @@ def federation_of(data: DataSettings, seed: int, seen: OnData | None = None) -> 
         _require_only(data, ("data",), f"{data.data} holds a federation")
         return Federation.open(data.data)
     how = seeded(data, seed)
-    found = fetched(data.data, how)
-    federation = share_out(found, how)
+    result = fetched(data.data, how)
+    federation = share_out(result, how)
     if seen is not None:
-        seen(found, federation)
+        seen(result, federation)
     return federation
 
 
@@ -88,22 +88,22 @@ def fetched(data: str | Path, how: DataSettings) -> Dataset | Federation:
     return read(data, how)
 
 
-def share_out(found: Dataset | Federation, how: DataSettings, partition: Partition | None = None) -> Federation:
+def share_out(data: Dataset | Federation, how: DataSettings, partition: Partition | None = None) -> Federation:
     """Share out data that were read; see `deal`. A program may give a partition of its own."""
-    if isinstance(found, Federation):
-        _require_only(how, _OF_ALL, f"{found.name} gives a federation")
-        return _skewed(found, how)
-    partition = partition or partition_of(how, found)
+    if isinstance(data, Federation):
+        _require_only(how, _OF_ALL, f"{data.name} gives a federation")
+        return _skewed(data, how)
+    partition = partition or partition_of(how, data)
     try:
         federation = federate(
-            found, partition, clients=how.clients, seed=how.data_seed or 0, test=how.test, validation=how.validation,
+            data, partition, clients=how.clients, seed=how.data_seed or 0, test=how.test, validation=how.validation,
             split=how.split, samples_per_client=how.samples_per_client,
         )  # fmt: skip
     except PartitionError as error:
-        made_up = how.clients is None and how.partition in (None, Dirichlet.name) and found.client is None
+        made_up = how.clients is None and how.partition in (None, Dirichlet.name) and data.client is None
         if not made_up:
             raise
-        raise PartitionError(_unnamed(found, str(error))) from error
+        raise PartitionError(_unnamed(data, str(error))) from error
     return _skewed(federation, how)
 
 
@@ -126,13 +126,13 @@ def _skewed(federation: Federation, how: DataSettings) -> Federation:
     return plant(noisy, kind, groups.groups, drift=drift, seed=seed)
 
 
-def _unnamed(found: Dataset, why: str) -> str:
+def _unnamed(dataset: Dataset, why: str) -> str:
     """Return what is wrong with data that name no clients, if the default cannot share them out."""
-    few, table = max(2, len(found) // _FEW), found.table is not None
+    few, table = max(2, len(dataset) // _FEW), dataset.table is not None
     column = "--client-column COLUMN, or " if table else ""
     return (
-        f"{found.name} does not name its clients, and its {len(found)} samples cannot be dealt to {DEFAULT_CLIENTS} "
-        f"synthetic clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with "
+        f"{dataset.name} does not name its clients, and its {len(dataset)} samples cannot be dealt to "
+        f"{DEFAULT_CLIENTS} synthetic clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with "
         f"one {'file' if table else 'folder'} for each client; or, to try things out, make up fewer: --partition iid "
         f"--clients {few}"
     )
@@ -175,8 +175,8 @@ class SiteData:
     def card(self, how: DataSettings) -> Card:
         """Return the description of this site's data."""
         if self._card is None or self._card[0] != how:
-            found = self._own_card(how) if self.share is None else self._shared(how).card
-            self._card = how, Card.from_json(found.to_json(), self.data)  # as other hosts will
+            result = self._own_card(how) if self.share is None else self._shared(how).card
+            self._card = how, Card.from_json(result.to_json(), self.data)  # as other hosts will
         return self._card[1]
 
     def shard(self, card: Card, number: int, how: DataSettings) -> ClientData:
@@ -197,8 +197,8 @@ class SiteData:
     def _read(self, card: Card, number: int, how: DataSettings) -> tuple[ClientData, Preparation | None]:
         asked = (card, number, how)
         if self._shard is None or self._shard[0] != asked:
-            found = self._own_shard(*asked) if self.share is None else self._share_of(card, how)
-            self._shard = asked, *found
+            result = self._own_shard(*asked) if self.share is None else self._share_of(card, how)
+            self._shard = asked, *result
         return self._shard[1:]
 
     def _own_card(self, how: DataSettings) -> Card:

@@ -83,14 +83,14 @@ def counts(seeds: Sequence[Mapping[int, Changed]], same_clients: bool) -> Counts
     for number, seed in enumerate(seeds):
         for client, changed in seed.items():
             rows.setdefault((0 if same_clients else number, client), []).append(changed)
-    found = []
+    result = []
     for tests in rows.values():
         by_test: dict[tuple[str, int], list[NDArray[np.int8]]] = {}
         for changed in tests:
             by_test.setdefault((changed.digest, len(changed.net)), []).append(changed.net)
         mean = np.concatenate([np.mean(nets, axis=0) for nets in by_test.values()])
-        found.append((mean[mean > 0].sum(), -mean[mean < 0].sum(), (mean**2).sum(), len(mean)))
-    columns = np.array(found, dtype=np.float64).reshape(-1, 4).T
+        result.append((mean[mean > 0].sum(), -mean[mean < 0].sum(), (mean**2).sum(), len(mean)))
+    columns = np.array(result, dtype=np.float64).reshape(-1, 4).T
     return Counts(tuple(client for _, client in rows), *columns)
 
 
@@ -135,29 +135,29 @@ def most_differing(correct: int, correct_reference: int, n: int) -> tuple[int, i
     return (differing + correct - correct_reference) // 2, (differing - correct + correct_reference) // 2
 
 
-def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def clear_clients(result: Counts, level: float = 0.95) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the clients that gain, and that lose, significantly: Holm's correction of exact p-values.
 
     Returns:
         Client ids in ascending order; the probability that any is listed wrongly is at most ``1 - level``. With fewer
         than six differing samples a client is never listed.
     """
-    chosen = np.flatnonzero(holm(_sign_test(*found.whole(), exact=True)) <= 1 - level)
-    up = sorted(found.ids[k] for k in chosen if found.gained[k] > found.lost[k])
-    return tuple(up), tuple(sorted(found.ids[k] for k in chosen if found.gained[k] < found.lost[k]))
+    chosen = np.flatnonzero(holm(_sign_test(*result.whole(), exact=True)) <= 1 - level)
+    up = sorted(result.ids[k] for k in chosen if result.gained[k] > result.lost[k])
+    return tuple(up), tuple(sorted(result.ids[k] for k in chosen if result.gained[k] < result.lost[k]))
 
 
-def harmed_range(found: Counts, level: float = LEVEL, delta: float = DELTA) -> Harmed | None:
+def harmed_range(result: Counts, level: float = LEVEL, delta: float = DELTA) -> Harmed | None:
     """Return the range of `harmed`, with a lower end of at least the clients that surely lose more than ``delta``.
 
     A normal distribution of gains makes a single client far out look like noise. Its own samples may show that it is
     harmed: clients whose exact one-sided p-value for a loss of at most ``delta`` passes Holm's correction.
     """
-    crowd = harmed(found.net, found.differing, found.samples, level, delta)
+    crowd = harmed(result.net, result.differing, result.samples, level, delta)
     if crowd is None:
         return None
-    moved, (gained, lost) = found.gained + found.lost, found.whole()
-    chance = np.clip((1 - delta * found.samples / np.maximum(moved, _NONE)) / 2, 0, 0.5)  # of winning, losing delta
+    moved, (gained, lost) = result.gained + result.lost, result.whole()
+    chance = np.clip((1 - delta * result.samples / np.maximum(moved, _NONE)) / 2, 0, 0.5)  # of winning, losing delta
     low = max(crowd.low, int((holm(_at_most(gained, gained + lost, chance)) <= (1 - level) / 2).sum()))
     return Harmed(low, max(low, crowd.high), crowd.of, level)
 
@@ -168,9 +168,9 @@ def holm(p: Floats) -> Floats:
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
     """
     order = np.argsort(p, kind="stable")
-    found = np.empty(len(p))
-    found[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
-    return found
+    result = np.empty(len(p))
+    result[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return result
 
 
 def _at_most(won: Numbers, q: Numbers, chance: Floats | float) -> Floats:
@@ -305,10 +305,10 @@ def _poisson_binomial(q: Numbers) -> Numbers:
         length, half = next_fast_len(trials + 1, real=True), trials // 2
         parts = [np.fft.rfft(_poisson_binomial(part), length, axis=1) for part in (q[:, :half], q[:, half:])]
         return np.fft.irfft(parts[0] * parts[1], length, axis=1)[:, : trials + 1]
-    found = np.zeros((trials + 1, nodes), dtype=np.float32)
-    found[0] = 1
+    result = np.zeros((trials + 1, nodes), dtype=np.float32)
+    result[0] = 1
     for k, chance in enumerate(np.ascontiguousarray(q.T, dtype=np.float32)):
-        one = found[: k + 1] * chance
-        found[: k + 1] -= one
-        found[1 : k + 2] += one
-    return found.T
+        one = result[: k + 1] * chance
+        result[: k + 1] -= one
+        result[1 : k + 2] += one
+    return result.T

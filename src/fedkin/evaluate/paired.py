@@ -76,8 +76,8 @@ class Difference:
 
 def gain_over(figure: float, reference: float) -> float:
     """Return the difference of two figures (fractions); zero where they differ by rounding alone."""
-    found = figure - reference
-    return 0.0 if abs(found) < _ROUNDING else found
+    result = figure - reference
+    return 0.0 if abs(result) < _ROUNDING else result
 
 
 def difference(
@@ -125,7 +125,7 @@ def difference(
     return Difference(mean, mean - half, mean + half, level, seeds, clients, error.tail(mean), identical)
 
 
-def of_these_clients(found: Difference, gains: Sequence[Gains], test_share: float = 0.0) -> Difference | None:
+def of_these_clients(result: Difference, gains: Sequence[Gains], test_share: float = 0.0) -> Difference | None:
     """Return the difference with an interval for these very clients, the same in every seed, instead of clients like
     them: Student's over the seed means. None for one seed, and where there are too few figures.
 
@@ -135,15 +135,15 @@ def of_these_clients(found: Difference, gains: Sequence[Gains], test_share: floa
     test samples in every seed it is ``1 / S``, and the interval is for these samples.
 
     Args:
-        found: the difference; gains: what it was computed from, see `difference`.
+        result: the difference; gains: what it was computed from, see `difference`.
         test_share: fraction of a client's samples that each seed draws for testing, in [0, 1); 0: always the same ones.
     """
-    if found.seeds == 1 or found.low is None:
+    if result.seeds == 1 or result.low is None:
         return None
     spread = statistics.stdev(math.fsum(seed.values()) / len(seed) for seed in gains)
-    error = _student(spread * math.sqrt(1 / found.seeds + test_share / (1 - test_share)), found.seeds - 1)
-    half = error.half_width(found.level)
-    return replace(found, low=found.mean - half, high=found.mean + half, tail=error.tail(found.mean))
+    error = _student(spread * math.sqrt(1 / result.seeds + test_share / (1 - test_share)), result.seeds - 1)
+    half = error.half_width(result.level)
+    return replace(result, low=result.mean - half, high=result.mean + half, tail=error.tail(result.mean))
 
 
 def seed_effect(comparisons: Iterable[Sequence[Gains]], same_clients: bool | None = None) -> float:

@@ -109,13 +109,13 @@ def _mean_ratios(right: Counts, of: Counts) -> list[float | None]:
     """
     present = of > 0
     number = present.sum(1)
-    found: list[float | None] = [None] * len(of)
+    result: list[float | None] = [None] * len(of)
     for n in {*number.tolist()} - {0}:
         rows = np.flatnonzero(number == n)  # with as many classes, so that each row's sum has the same order as alone
         ratios = (right[rows][present[rows]] / of[rows][present[rows]]).reshape(len(rows), n)
         for i, mean in zip(rows, torch.from_numpy(ratios).mean(1).tolist(), strict=True):
-            found[i] = mean
-    return found
+            result[i] = mean
+    return result
 
 
 def adjusted_rand(labels: Tensor, groups: Tensor) -> float | None:

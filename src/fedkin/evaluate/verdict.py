@@ -156,10 +156,10 @@ def judge_all(
     ``compared`` is method -> its comparisons with the reference, one per seed; other arguments are those of `judge`.
     """
     effect = seed_effect([[a.gains for a in seeds] for seeds in compared.values()], same_clients)
-    found = {title: judge(seeds, same_clients, effect, test_share) for title, seeds in compared.items()}
-    tails = {title: tail for title, one in found.items() if (tail := one.difference.tail) is not None}
+    result = {title: judge(seeds, same_clients, effect, test_share) for title, seeds in compared.items()}
+    tails = {title: tail for title, one in result.items() if (tail := one.difference.tail) is not None}
     p = dict(zip(tails, holm(np.array([2 * min(tail, 1 - tail) for tail in tails.values()])).tolist(), strict=True))
-    return {title: replace(one, p=p.get(title), comparisons=len(p)) for title, one in found.items()}
+    return {title: replace(one, p=p.get(title), comparisons=len(p)) for title, one in result.items()}
 
 
 def judge(
@@ -182,17 +182,17 @@ def judge(
     """
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
     gains = [a.gains for a in seeds]
-    found = difference(gains, same_clients=same_clients, seed_effect=effect)
+    result = difference(gains, same_clients=same_clients, seed_effect=effect)
     parts = [{client: one.digest for client, one in a.changed.items()} for a in seeds]
     redrawn = not all(parts) or len({*chain(*(part.items() for part in parts))}) > len(set().union(*parts))
-    these = of_these_clients(found, gains, test_share if redrawn else 0.0) if same_clients else None
+    these = of_these_clients(result, gains, test_share if redrawn else 0.0) if same_clients else None
     if not all(parts):
-        return Conclusion(found, these=these)
+        return Conclusion(result, these=these)
     one = bool(same_clients) or len(seeds) == 1
     counted, unit = counts([a.changed for a in seeds], one), "clients" if one else "client results"
     up, down = clear_clients(counted) if one else ((), ())
     same, collapsed = [a.same_answers for a in seeds], all(a.collapsed for a in seeds)
-    return Conclusion(found, harmed_range(counted), unit, up, down, collapsed, sum(same) * all(same), these)
+    return Conclusion(result, harmed_range(counted), unit, up, down, collapsed, sum(same) * all(same), these)
 
 
 def verdict(
@@ -223,8 +223,8 @@ def verdict(
     if not isinstance(comparison, (Against, Conclusion)) and not comparison:
         raise ConfigError(f"{method}: a verdict needs at least one comparison with {reference}, got none")
     finding = comparison if isinstance(comparison, Conclusion) else judge(comparison, same_clients)
-    found = finding.difference
-    if found.identical:
+    result = finding.difference
+    if result.identical:
         if not finding.collapsed:
             n = finding.same_answers
             known = (
@@ -233,7 +233,7 @@ def verdict(
             return f"{method}: the same {known}"
         chosen = ": held-out samples showed no client a gain" if stays_alone else ""
         return f"{method}: predicts exactly as {reference} for every client{chosen}"
-    by, mean, likely = f"by {_points(abs(found.mean))}", _points(found.mean, sign=True), _likely(found)
+    by, mean, likely = f"by {_points(abs(result.mean))}", _points(result.mean, sign=True), _likely(result)
     said = {
         "better": f"better than {reference} {by} ({likely})",
         "worse": f"worse than {reference} {by} ({likely})",
@@ -242,7 +242,7 @@ def verdict(
         "behind": f"behind {reference} in this one run {by} ({likely})",
         "level": f"level with {reference} in this one run ({mean}, {likely})",
         "too few": f"too few figures to tell it from {reference} ({mean})",
-    }[found.word]
+    }[result.word]
     return f"{method}: {said}"
 
 
@@ -263,12 +263,12 @@ def details(finding: Conclusion, names: Sequence[str] = ()) -> str:
 
 def harmed_text(finding: Conclusion) -> str:
     """Return the range for the number of harmed clients in words; "" where there is none."""
-    found = finding.harmed
-    if found is None:
+    result = finding.harmed
+    if result is None:
         return ""
-    if found.low < found.high:
-        return f"between {found.low} and {found.high} of {found.of} {finding.of} are harmed"
-    return f"{found.low} of {found.of} {finding.of} {'is' if found.low == 1 else 'are'} harmed"
+    if result.low < result.high:
+        return f"between {result.low} and {result.high} of {result.of} {finding.of} are harmed"
+    return f"{result.low} of {result.of} {finding.of} {'is' if result.low == 1 else 'are'} harmed"
 
 
 def _points(value: float, sign: bool = False) -> str:
@@ -278,12 +278,12 @@ def _points(value: float, sign: bool = False) -> str:
     return f"{100 * value:+.1f} points" if sign else f"{100 * value:.1f} points"
 
 
-def _likely(found: Difference) -> str:
+def _likely(result: Difference) -> str:
     """Return the interval, and its seeds where there are several."""
-    if found.low is None or found.high is None:
+    if result.low is None or result.high is None:
         return ""
-    over = "" if found.seeds == 1 else f" over {found.seeds} seeds"
-    return f"likely {100 * found.low:+.1f} to {100 * found.high:+.1f}{over}"
+    over = "" if result.seeds == 1 else f" over {result.seeds} seeds"
+    return f"likely {100 * result.low:+.1f} to {100 * result.high:+.1f}{over}"
 
 
 def _for_whom(finding: Conclusion, names: Sequence[str]) -> str:
@@ -330,8 +330,8 @@ def marked(means: Mapping[str, float], tails: Mapping[str, float | None]) -> set
         The marked methods; empty if all of them would be marked.
     """
     least = min((means[title] for title in not_below(means, tails)), default=0.0)
-    found = {title for title, mean in means.items() if mean >= least}
-    return found if len(found) < len(means) else set()
+    result = {title for title, mean in means.items() if mean >= least}
+    return result if len(result) < len(means) else set()
 
 
 def not_below(means: Mapping[str, float], tails: Mapping[str, float | None]) -> set[str]:

@@ -94,21 +94,21 @@ def participation(rounds: Sequence[RoundLine], clients: int, names: Sequence[str
     answered = Counter(i for line in rounds for i in line.answered)
     unused = (one for line in rounds for one in line.unused("update"))
     refused = Counter(one.client for one in unused if one.code != "pool-broken")  # which is due to another client
-    found = []
+    result = []
     never = [i for i in range(clients) if not answered[i]]
     if never and rounds:
-        found.append(Warning("never", f"Took part in no training: {_clients(never, names)}. The models measured there "
+        result.append(Warning("never", f"Took part in no training: {_clients(never, names)}. The models measured there "
                                       "saw none of their data."))  # fmt: skip
     often = [i for i in sorted(refused) if refused[i] > OFTEN * (refused[i] + answered[i])]
     if often:
-        found.append(Warning("refused", f"Uploads of {_clients(often, names)} were refused in more than "
+        result.append(Warning("refused", f"Uploads of {_clients(often, names)} were refused in more than "
                                         f"{100 * OFTEN:.0f} % of their rounds; rounds.jsonl says why."))  # fmt: skip
     lost = [line.round for line in rounds if line.abandoned]
     if lost:
         verb = "was" if len(lost) == 1 else "were"
-        found.append(Warning("abandoned", f"{len(lost)} of {len(rounds)} rounds {verb} abandoned for too few answers "
+        result.append(Warning("abandoned", f"{len(lost)} of {len(rounds)} rounds {verb} abandoned for too few answers "
                                           f"(the first is {lost[0]})."))  # fmt: skip
-    return found
+    return result
 
 
 def drift(rounds: Sequence[RoundLine], start: int | None) -> list[Warning]:
@@ -145,10 +145,10 @@ def course(rounds: Sequence[RoundLine], ended_early: bool = False) -> list[Warni
         rounds: the lines of all rounds.
         ended_early: the run had more rounds to go (``stop_after``), so that more rounds alone would change nothing.
     """
-    found = []
+    result = []
     if (first := diverged(rounds)) is not None:
         said = sentence(first, rounds)
-        found.append(Warning("diverged", f"{said[0].upper()}{said[1:]}."))
+        result.append(Warning("diverged", f"{said[0].upper()}{said[1:]}."))
     known = [f.accuracy for _, f in evaluated(rounds) if f.accuracy is not None]
     fifth = len(known) // 5
     if fifth >= 2:
@@ -156,9 +156,9 @@ def course(rounds: Sequence[RoundLine], ended_early: bool = False) -> list[Warni
         rise = sum(last) / fifth - sum(before) / fifth
         if rise > STILL_RISING:
             advice = "end later, with a larger stop_after" if ended_early else "train for more rounds"
-            found.append(Warning("rising", "Accuracy still rises at the end (by more than a point from one fifth "
+            result.append(Warning("rising", "Accuracy still rises at the end (by more than a point from one fifth "
                                            f"of the rounds to the next): {advice}."))  # fmt: skip
-    return found
+    return result
 
 
 def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:

@@ -385,17 +385,17 @@ def _titled(methods: Sequence[str | Method] | str | Method) -> dict[str, tuple[s
     asked = [known(method) if isinstance(method, str) else method for method in several]
     asked = [*(name for name in REFERENCES if name not in asked and get_method(name) not in asked), *asked]
     plain = [get_title(m) if isinstance(m, str) else require_method(m).title for m in asked]
-    found: dict[str, tuple[str, str | Method]] = {}
+    result: dict[str, tuple[str, str | Method]] = {}
     for method, title in zip(asked, plain, strict=True):
         if not isinstance(method, str) and plain.count(title) > 1:
             fields: Any = dataclasses.fields(method)  # type: ignore[arg-type]  # a method is a dataclass
             own = [f"{f.name}={v}" for f in fields if (v := getattr(method, f.name)) != f.default]
             title += f" ({', '.join(own)})" if own else ""
         name = method if isinstance(method, str) else re.sub(r"[^\w.+=@-]+", "-", title)
-        if name in found or title in [there for there, _ in found.values()]:
+        if name in result or title in [there for there, _ in result.values()]:
             raise ConfigError(f"{title} is there twice; a comparison runs each method once for every seed")
-        found[name] = (title, method)
-    return found
+        result[name] = (title, method)
+    return result
 
 
 def _by_seed(data: Federation | Dataset | Callable[[int], Federation]) -> Callable[[int], Federation]:

@@ -87,7 +87,7 @@ class ComparisonResult:
         Raises:
             ConfigError: there is no such figure, with the names of all, or another kind of file.
         """
-        path, drawn = Path(path), {one.name: one for found in self.content.figures.values() for one in found}
+        path, drawn = Path(path), {one.name: one for result in self.content.figures.values() for one in result}
         if name not in drawn:
             raise ConfigError(f"there is no figure {name!r}{nearest(name, drawn)}")
         if path.suffix not in (".svg", ".png"):

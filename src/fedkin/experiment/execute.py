@@ -114,8 +114,8 @@ def _server_code(e: Experiment, round: int) -> Iterator[None]:
 
 def _wrong_arguments(error: Exception) -> str:
     """Return the step that does not take the arguments of the call; "" if the error is another one."""
-    found = re.search(r"(\w+)\(\) (?:takes|got|missing) ", str(error)) if type(error) is TypeError else None
-    step = found[1] if found else ""
+    result = re.search(r"(\w+)\(\) (?:takes|got|missing) ", str(error)) if type(error) is TypeError else None
+    step = result[1] if result else ""
     return step if hasattr(Method, step) and not user_frames(error) else ""
 
 

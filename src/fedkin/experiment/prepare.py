@@ -236,19 +236,19 @@ def plan_of(settings: Settings, *, on_hosts: bool = False) -> Plan:
     return plan.but(max_share=settings.hosts.max_share, max_samples=settings.hosts.max_samples) if on_hosts else plan
 
 
-def require_method(found: object) -> Method:
+def require_method(value: object) -> Method:
     """Return a method object, or raise `ConfigError`: programs pass classes."""
-    if not isinstance(found, Method):
-        raise ConfigError(f"a method is a name, such as 'fedavg', or an object, such as FedAvg(), got {found!r}")
-    return found
+    if not isinstance(value, Method):
+        raise ConfigError(f"a method is a name, such as 'fedavg', or an object, such as FedAvg(), got {value!r}")
+    return value
 
 
-def _require_federation(found: object) -> None:
+def _require_federation(value: object) -> None:
     """Raise `ConfigError` unless it is a federation: programs pass data that are not shared out."""
-    if isinstance(found, Federation):
+    if isinstance(value, Federation):
         return
     how = "share it out first: fedkin.federate(dataset, fedkin.Dirichlet(alpha=0.5), clients=20)"
-    got = f"a Dataset; {how}" if isinstance(found, Dataset) else f"an object of type {type(found).__name__}; {how}"
+    got = f"a Dataset; {how}" if isinstance(value, Dataset) else f"an object of type {type(value).__name__}; {how}"
     raise ConfigError(f"federation must be a fedkin.Federation, got {got}")
 
 

@@ -142,13 +142,13 @@ def _client(line: ClientLine, b: Bundle, described: set[int] | None) -> ClientLi
 
 def _views(b: Bundle) -> dict[str, float | None]:
     """Return the accuracy of further models that a method shows of a client."""
-    found: dict[str, float | None] = {}
+    result: dict[str, float | None] = {}
     for name in b:
         view, _, part = name.rpartition(".")
         if view and part == "test" and bool(b[name].any()):
             n, _, right = b[name].sum(1).tolist()
-            found[view] = right / n
-    return found
+            result[view] = right / n
+    return result
 
 
 def _mean(values: list[float | None]) -> float:

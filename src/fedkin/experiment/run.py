@@ -222,25 +222,25 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
             a run over real hosts; the rounds that are done are not the first ones of such a run; or it belongs to a
             comparison or a sweep, whose runs all have the same number.
     """
-    found = RunFolder.open(folder)
-    if (found.path / "clients.json").exists():
+    result = RunFolder.open(folder)
+    if (result.path / "clients.json").exists():
         raise ConfigError(
             f"{folder} is a run over real hosts, whose data and states are on them; go on with: "
             f"fedkin submit {typed(folder)}"
         )
-    with writing(found.path), room(found.path):  # refused before the data are read
-        found.recover()
-        table = read_toml(found.path / "config.toml")
+    with writing(result.path), room(result.path):  # refused before the data are read
+        result.recover()
+        table = read_toml(result.path / "config.toml")
         if "made_by" in table:
             more = "" if rounds is None else f"rounds={rounds}, "
             raise ConfigError(
                 f"{folder} was made by a program with {table['made_by']}; go on from that program: "
                 f"fedkin.run(..., {more}out={str(folder)!r}, resume=True)"
             )
-        settings = settings_from(table, str(found.path / "config.toml"))
+        settings = settings_from(table, str(result.path / "config.toml"))
         if rounds is not None:
-            _require_alone(found.path, settings.run.rounds, rounds)
-            settings = extend(found, settings, rounds)
+            _require_alone(result.path, settings.run.rounds, rounds)
+            settings = extend(result, settings, rounds)
         return run_settings(settings, out=folder, resume=True, on_round=on_round)
 
 
@@ -286,11 +286,11 @@ def _in_files(state: str, net: Net, clients: int) -> bool:
 def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str | None) -> None:
     """Raise `ConfigError` if what the method keeps cannot fit, before anything is trained."""
     with one_thread():
-        found = needs(e.method, e.net, e.settings.training)
+        result = needs(e.method, e.net, e.settings.training)
     place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()
     while not place.exists():
         place = place.parent
-    short = found and found.shortage(
+    short = result and result.shortage(
         clients, in_files=in_files, memory=memory() or sys.maxsize, disk=shutil.disk_usage(place).free
     )
     if short:

@@ -248,8 +248,8 @@ class RunFolder:
 
 def _differ(there: str | None, here: str | None) -> str:
     """Return the differences between two fingerprinted values; None is one without any."""
-    found = differences(json.loads(there or "{}"), json.loads(here or "{}"))
-    return found or "sizes and names are the same, values are not"
+    result = differences(json.loads(there or "{}"), json.loads(here or "{}"))
+    return result or "sizes and names are the same, values are not"
 
 
 def _text(name: str) -> str:

@@ -61,15 +61,15 @@ def _range(text: str, where: str) -> Range:
     kind, _, ends = text.partition(":") if ":" in text else ("", "", text)
     low, _, high = ends.partition("..")
     try:
-        found = Range(float(low), float(high), kind == "log", kind == "int")
+        result = Range(float(low), float(high), kind == "log", kind == "int")
     except ValueError:
-        found = Range(math.nan, math.nan)
-    whole = not found.whole or (found.low.is_integer() and found.high.is_integer())
-    if kind not in ("", "log", "int") or not found.low < found.high < math.inf or not whole:
+        result = Range(math.nan, math.nan)
+    whole = not result.whole or (result.low.is_integer() and result.high.is_integer())
+    if kind not in ("", "log", "int") or not result.low < result.high < math.inf or not whole:
         raise ConfigError(f"{where}: a range is log:1e-3..1e-1, 0.1..0.9 or int:1..5, lower end first, got {text!r}")
-    if found.log and found.low <= 0:
+    if result.log and result.low <= 0:
         raise ConfigError(f"{where}: a range with log needs ends above 0, got {text!r}")
-    return found
+    return result
 
 
 def grid_of(space: Space) -> list[Values]:
@@ -156,8 +156,8 @@ def _at(values: tuple[Value, ...] | Range, u: float) -> Value:
     low, high = values.low, values.high
     if values.whole:
         return int(low) + int(u * (high - low + 1))
-    found = low * (high / low) ** u if values.log else low + u * (high - low)
-    return min(max(float(f"{found:.3g}"), low), high)
+    result = low * (high / low) ** u if values.log else low + u * (high - low)
+    return min(max(float(f"{result:.3g}"), low), high)
 
 
 def end_at(values: tuple[Value, ...] | Range, value: Value) -> tuple[Literal["lower", "upper"], Value] | None:

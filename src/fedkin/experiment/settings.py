@@ -146,9 +146,9 @@ def decisive(table: Table) -> dict[str, Any]:
     The engine is left out: loop and workers agree bit for bit, the stacked engine to the tolerance of float32 (its last
     digits may differ from theirs).
     """
-    found = table_of(read_settings(table, "config"))
-    found.pop("hosts", None)
-    return found | {"compute": {"gradient": found["compute"]["gradient"]}}
+    result = table_of(read_settings(table, "config"))
+    result.pop("hosts", None)
+    return result | {"compute": {"gradient": result["compute"]["gradient"]}}
 
 
 def digest(table: Table) -> str:

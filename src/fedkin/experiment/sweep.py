@@ -140,7 +140,7 @@ class Sweep:
         Raises:
             ConfigError: a setting that is varied has none.
         """
-        base, found = msgspec.to_builtins(self.base), Values()
+        base, result = msgspec.to_builtins(self.base), Values()
         for name in self.space:
             value = reduce(lambda table, key: table.get(key), self._path(name), base)
             if value in (None, NONE):
@@ -148,8 +148,8 @@ class Sweep:
                     f"the sampler sobol begins with the values of the base, and {name} is not set there; set it, or "
                     "choose another sampler"
                 )
-            found[name] = value
-        return found
+            result[name] = value
+        return result
 
     def _path(self, name: str) -> tuple[str, ...]:
         """Return the keys that lead to a setting; a wrapped method's fields go by their own names too."""
@@ -315,7 +315,7 @@ def chosen(trials: Sequence[Trial]) -> Trial | None:
 
 def at_ends(sweep: Sweep, values: Values) -> list[str]:
     """Return a clause for each chosen number at an end of its values or range, unless no value beyond is possible."""
-    found = []
+    result = []
     for name, value in values.items():
         if (end := end_at(sweep.space[name], value)) is None:
             continue
@@ -325,8 +325,8 @@ def at_ends(sweep: Sweep, values: Values) -> list[str]:
             continue
         tried = sweep.space[name]
         text = ", ".join(map(str, tried)) if isinstance(tried, tuple) else str(tried).rpartition(":")[2]
-        found.append(f"{plain_setting(name)} {value} is at the {end[0]} end of what was tried ({text})")
-    return found
+        result.append(f"{plain_setting(name)} {value} is at the {end[0]} end of what was tried ({text})")
+    return result
 
 
 def sweep_table(sweep: Sweep, trials: Sequence[Trial]) -> Grid:

@@ -226,10 +226,10 @@ def read_ids(folder: Path) -> dict[str, str | None]:
     """Tracker -> its entry's id, as a former life of the run left them; empty without one."""
     path = folder / FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        result = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError:
         return {}
-    return {n: i for n, i in found.items() if n in _KINDS} if isinstance(found, dict) else {}
+    return {n: i for n, i in result.items() if n in _KINDS} if isinstance(result, dict) else {}
 
 
 def _failed(name: str, error: Exception) -> None:
@@ -239,7 +239,7 @@ def _failed(name: str, error: Exception) -> None:
 
 def _flat(table: Table, before: str = "") -> dict[str, Any]:
     """Nested tables as names with dots."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in table.items():
-        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return found
+        result |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return result

@@ -45,15 +45,15 @@ def space_of(method: Method, given: Table, optimizer: Optimizer = "sgd") -> Spac
         optimizer: the clients' optimizer, which decides the range of the step size.
     """
     momentum = {"training.momentum": [0.0, 0.5, 0.9]} if optimizer == "sgd" else {}
-    found = {"training.lr": _LR[optimizer], **_fields(method, given, "method."), **momentum}
-    return space_from(found, type(method).__name__)
+    result = {"training.lr": _LR[optimizer], **_fields(method, given, "method."), **momentum}
+    return space_from(result, type(method).__name__)
 
 
 def _fields(method: Method, given: Table, prefix: str) -> dict[str, Any]:
     own = {name: values for name, values in method.tuned.items() if name not in given}
-    found = {prefix + name: values if isinstance(values, str) else list(values) for name, values in own.items()}
+    result = {prefix + name: values if isinstance(values, str) else list(values) for name, values in own.items()}
     inner = getattr(method, "inner", None)
-    return found | (_fields(inner, subtable(given, "inner"), f"{prefix}inner.") if isinstance(inner, Method) else {})
+    return result | (_fields(inner, subtable(given, "inner"), f"{prefix}inner.") if isinstance(inner, Method) else {})
 
 
 def tuning_sweep(settings: Settings, given: Table, trials: int) -> Sweep:
@@ -101,10 +101,10 @@ def tune_all(
                 continue
             observer = None if on_trial is None else partial(on_trial, name)
             known[own] = _tuned(sweep, Path(place) / own, federation, observer)
-    found = {name: known[code_of(sweep.base).attribute] for name, sweep in sweeps.items()}
-    if folder is not None and list(found.values()) != before:
-        write_tuned(folder, list(found.values()))
-    return {name: dict(one.chosen) for name, one in found.items()}
+    result = {name: known[code_of(sweep.base).attribute] for name, sweep in sweeps.items()}
+    if folder is not None and list(result.values()) != before:
+        write_tuned(folder, list(result.values()))
+    return {name: dict(one.chosen) for name, one in result.items()}
 
 
 def _require_same(one: Tuned, sweep: Sweep, folder: Path | None) -> None:

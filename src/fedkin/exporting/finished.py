@@ -89,21 +89,21 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
     if p.folder is None:
         raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
     folder = RunFolder.open(p.folder)
-    found = Result.open(p.folder).best
-    if found is None:
+    result = Result.open(p.folder).best
+    if result is None:
         raise ConfigError(
             f"no round of {p.folder} can be chosen: no client has validation samples; run with --validation 0.1, or "
             "export the last round"
         )
-    assert found.figures is not None  # it was evaluated
-    chosen = Chosen(found.round, found.figures.validation or 0.0, found.figures.accuracy)
-    if found.round == p.server.round:
+    assert result.figures is not None  # it was evaluated
+    chosen = Chosen(result.round, result.figures.validation or 0.0, result.figures.accuracy)
+    if result.round == p.server.round:
         return p, chosen
     loaded = _load(folder, p.experiment, best=True)
-    if loaded is None or loaded[0].round != found.round:
+    if loaded is None or loaded[0].round != result.round:
         raise ConfigError(
-            f"the best round of {p.folder}, {found.round}, was not kept: the run got more rounds later (--rounds); run "
-            f"it again: fedkin run {typed(folder.path / 'config.toml')} --out FOLDER"
+            f"the best round of {p.folder}, {result.round}, was not kept: the run got more rounds later (--rounds); "
+            f"run it again: fedkin run {typed(folder.path / 'config.toml')} --out FOLDER"
         )
     return replace(p, server=loaded[0], states=loaded[1]), chosen
 
@@ -111,9 +111,9 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
 @contextmanager
 def simulation(p: FinishedRun) -> Iterator[Simulation]:
     """Yield the run's clients as they were after the last round, each computing as in the run."""
-    with clients_of(p.job, joins=list(p.joins)) as found:
-        found.restore(p.states, p.server.acks)
-        yield found
+    with clients_of(p.job, joins=list(p.joins)) as result:
+        result.restore(p.states, p.server.acks)
+        yield result
 
 
 @contextmanager

@@ -72,13 +72,13 @@ def _logits(origin: ExportSource, taken: Taken, x: Tensor) -> Tensor:
     net = origin.net
     with torch.no_grad():
         parts = [origin.method.predict(net, taken.bundle, part) for part in x.split(256) if len(part)]
-    found = torch.cat(parts) if parts else torch.zeros(0, net.classes)
-    if bool(found.isnan().any()):
+    result = torch.cat(parts) if parts else torch.zeros(0, net.classes)
+    if bool(result.isnan().any()):
         raise ConfigError(
             f"{taken.model} predicts no numbers for some samples: its training has diverged, or its network fails on "
             "them; nothing was written"
         )
-    return found
+    return result
 
 
 def _named(net: Net, b: Bundle) -> dict[str, Tensor]:

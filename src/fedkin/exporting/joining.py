@@ -152,16 +152,16 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
     with clients_of(job, trace=answer) as clients:
         clients.restore(p.states, p.server.acks)
         seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
-        found, clusters = {0: seen[new]}, {0: _of(labels, new)}
+        result, clusters = {0: seen[new]}, {0: _of(labels, new)}
         for report in islice(rounds(c.method, c.net, c.settings.training, clients, plan, server), last):
             if report.weights is not None and weights is None and new in report.cohort:
                 weights = report.weights[report.cohort.index(new)]
             at = report.round - start
             if at in after:
-                found |= {at: asked(c.method, c.net, clients, plan, server, "evaluate", [new])[0][new]}
-                chosen = found[at].get("cluster")
+                result |= {at: asked(c.method, c.net, clients, plan, server, "evaluate", [new])[0][new]}
+                chosen = result[at].get("cluster")
                 clusters[at] = _of(report.clusters, new) if chosen is None else int(chosen)
-    return _Way(found, clusters, labels, weights)
+    return _Way(result, clusters, labels, weights)
 
 
 def _alone_in(plan: Plan, last: int) -> Plan:
@@ -178,16 +178,16 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
     """Return the accuracy of training on the joining client's data alone, by rounds."""
     c = p.experiment
     plan = _alone_in(c.plan, max(1, *after))
-    method, found = Local(), dict[int, float]()
+    method, result = Local(), dict[int, float]()
     with clients_of(replace(p.job, method=method, shards=[shard]), joins=[0]) as clients:
         server = begin(method, c.net, plan)
         seen, _ = welcome(method, c.net, clients, plan, server)
-        found[0] = _accuracy(seen[0].test)
+        result[0] = _accuracy(seen[0].test)
         for report in islice(rounds(method, c.net, c.settings.training, clients, plan, server), max(after)):
             if report.round in after:
                 own = asked(method, c.net, clients, plan, server, "evaluate")[0]
-                found[report.round] = _accuracy(own[0].test)
-    return {a: found[a] for a in after}
+                result[report.round] = _accuracy(own[0].test)
+    return {a: result[a] for a in after}
 
 
 def _global(p: FinishedRun, shard: ClientData) -> float | None:
@@ -307,10 +307,10 @@ def _copies(p: FinishedRun, shard: ClientData) -> list[str]:
     """Return notes on samples that others train on, and on test samples that are also training samples."""
     train, held, test = (hash_rows(part.x) for part in (shard.train, shard.validation, shard.test))
     own, everything = set(train.tolist()), np.concatenate([train, held, test])
-    found = []
+    result = []
     inside = sum(h in own for h in test.tolist())
     if inside:
-        found.append(f"{inside} of {len(test)} test samples equal training samples of the joining client")
+        result.append(f"{inside} of {len(test)} test samples equal training samples of the joining client")
     trained = {i: set(hash_rows(other.train.x).tolist()) for i, other in enumerate(p.federation.clients)}
     of = Counter({i: sum(h in there for h in everything.tolist()) for i, there in trained.items()})
     of, hit = +of, set[int]().union(*trained.values())
@@ -319,13 +319,13 @@ def _copies(p: FinishedRun, shard: ClientData) -> list[str]:
         names = ", ".join(f"{name_of(p, i) or i}: {n}" for i, n in of.most_common(_SHOWN))
         rest = f" and {len(of) - _SHOWN} more clients" if len(of) > _SHOWN else ""
         tested = sum(h in hit for h in test.tolist())
-        found.append(
+        result.append(
             f"{total} of {len(everything)} samples, {tested} of {len(test)} test samples among them, equal training "
             f"samples of other clients ({names}{rest}): their figures say nothing of new data"
         )
-    if found and len(set(everything.tolist())) < FEW_INPUTS * len(everything):
-        found.append("the inputs have so few distinct values that samples may be equal by chance")
-    return found
+    if result and len(set(everything.tolist())) < FEW_INPUTS * len(everything):
+        result.append("the inputs have so few distinct values that samples may be equal by chance")
+    return result
 
 
 def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any, Any, Table | None]:
@@ -336,13 +336,13 @@ def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any,
         table = read_csv(files, Path(data).name, encoding)
         return *_rows(table, made, federation), table
     side = made.size[0] if made is not None and made.size is not None and made.resized else None
-    found = load(data, image_size=side, site=True)
-    x = found.rows(np.arange(len(found.all_labels))).x
+    result = load(data, image_size=side, site=True)
+    x = result.rows(np.arange(len(result.all_labels))).x
     if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
         x = x.expand(-1, 3, -1, -1)  # grey images for a run on coloured ones
     names = labels or tuple(map(str, range(federation.classes)))  # numbers are the places of these
-    card = Card("array", federation.classes, None if found.labels is None else names, inputs=found.shape)
-    agreed = as_agreed(found, card, data, "the run knows")
+    card = Card("array", federation.classes, None if result.labels is None else names, inputs=result.shape)
+    agreed = as_agreed(result, card, data, "the run knows")
     return x, agreed.all_labels, None
 
 

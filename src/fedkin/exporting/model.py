@@ -87,8 +87,8 @@ class Export:
             DataError: a column is missing, a field is not a number, inputs of another shape, values that are not
                 finite.
         """
-        found: npt.NDArray[np.int64] = self.probabilities(x).argmax(1)
-        return found
+        result: npt.NDArray[np.int64] = self.probabilities(x).argmax(1)
+        return result
 
     def probabilities(self, x: Any) -> Probabilities:
         """Return the probability of each class, ``[n, C]``; arguments and errors as of `predict`.
@@ -99,10 +99,10 @@ class Export:
             table = self.card.preparation.kind == "table"
             x = x.astype(object).where(x.notna(), None).to_dict("records") if table else x.to_numpy()
         rows = isinstance(x, Sequence) and len(x) and isinstance(x[0], dict)
-        found, notes = self._of_rows(x, None) if rows else self._of_array(np.asarray(x))
+        result, notes = self._of_rows(x, None) if rows else self._of_array(np.asarray(x))
         for note in notes:
             warnings.warn(printable(note), stacklevel=2)
-        return found
+        return result
 
     def predict_file(self, path: Path | str, encoding: str | None = None, array: str | None = None) -> Predicted:
         """Read a file or a folder of images as the training data were read, and predict it.
@@ -125,14 +125,14 @@ class Export:
         rows: Sequence[str] = ()
         if kind == "table":
             table = read_csv(csv_files([path]), path.name, encoding)
-            found, notes = self._of_rows(table.records(), table.places)
+            result, notes = self._of_rows(table.records(), table.places)
         elif kind == "image":
             files = _image_files(path)
             rows = [str(f.relative_to(path)) if path.is_dir() else f.name for f in files]
-            found, notes = self._of_array(self.card.preparation.apply(files).numpy())
+            result, notes = self._of_array(self.card.preparation.apply(files).numpy())
         else:
-            found, notes = self._of_array(*_array(path, array))
-        return Predicted(tuple(rows or map(str, range(1, len(found) + 1))), found, self.labels, tuple(notes))
+            result, notes = self._of_array(*_array(path, array))
+        return Predicted(tuple(rows or map(str, range(1, len(result) + 1))), result, self.labels, tuple(notes))
 
     def _of_rows(self, rows: Sequence[Row], places: Sequence[str] | None) -> tuple[Probabilities, list[str]]:
         """Return the probabilities of rows of a table, and notes on them."""
@@ -155,10 +155,10 @@ class Export:
         return self._run(feed(made, x)), unusual_inputs(x, self.ranges)
 
     def _run(self, given: dict[str, Array]) -> Probabilities:
-        found = run(self._program, given)
+        result = run(self._program, given)
         fault = "gives no number (nan) for these inputs: they are too large, or it has diverged"
-        refuse_first("the model", [fault] if np.isnan(found).any() else [])
-        return found
+        refuse_first("the model", [fault] if np.isnan(result).any() else [])
+        return result
 
     def _faults(self, x: Array) -> Iterator[str]:
         shape = self.card.preparation.shape
@@ -216,10 +216,10 @@ def _require_fitting(model: Export, program: Any) -> None:
     card = model.card
     shape = card.preparation.shape
     wanted = {i.name: (f"tensor({i.type})", i.shape[1:]) for i in inputs_of(card.preparation, card.dtype)}
-    found = {i.name: (i.type, i.shape[1:]) for i in program.get_inputs()}
+    result = {i.name: (i.type, i.shape[1:]) for i in program.get_inputs()}
     outputs = {o.name: o.shape[1:] for o in program.get_outputs()}
-    if prod(shape) > _MOST or wanted != found or outputs != {OUTPUTS[0]: [], OUTPUTS[1]: [len(card.classes)]}:
-        raise ModelError(f"its inputs or outputs are not those of the card ({list(found)}, {outputs})")
+    if prod(shape) > _MOST or wanted != result or outputs != {OUTPUTS[0]: [], OUTPUTS[1]: [len(card.classes)]}:
+        raise ModelError(f"its inputs or outputs are not those of the card ({list(result)}, {outputs})")
     run(program, feed(card.preparation, np.zeros((1, *shape), card.dtype)))
 
 
@@ -239,12 +239,12 @@ def _undamaged(file: Path) -> Iterator[None]:
         raise RunFolderError(f"{file} is missing or damaged ({str(e)[:300]}); export the model again") from e
 
 
-def write_csv(found: Predicted) -> bytes:
+def write_csv(predictions: Predicted) -> bytes:
     """Return ``row,label`` and the probability of each class, a line per row."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "label", *(f"probability {label}" for label in found.labels)])
-    for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
+    writer.writerow(["row", "label", *(f"probability {label}" for label in predictions.labels)])
+    for row, name, p in zip(predictions.rows, predictions.names, predictions.probabilities.tolist(), strict=True):
         writer.writerow(cells([row, name, *(f"{v:.6g}" for v in p)]))
     return text.getvalue().encode(errors="backslashreplace")
 
@@ -266,15 +266,15 @@ def _array(path: Path, name: str | None) -> tuple[Array, float | None]:
     """Return the array with the inputs, and the factor ``scale`` of an npz file with fixed-point numbers."""
     if path.suffix.lower() == ".npy":
         return read_array(path), None
-    found = read_arrays(path)
+    result = read_arrays(path)
     if name is None:
-        name = "x" if "x" in found else next(iter(found)) if len(found) == 1 else ""
-    if name not in found:
-        inputs = [key for key, values in found.items() if values.ndim > 1]
+        name = "x" if "x" in result else next(iter(result)) if len(result) == 1 else ""
+    if name not in result:
+        inputs = [key for key, values in result.items() if values.ndim > 1]
         such = next((key for key in inputs if "test" in key), inputs[0] if inputs else "NAME")
         missing = f"no {name}, but " if name else ""
         raise DataError(
-            f"{path} holds {missing}{listed(list(found)) or 'nothing'}; name the array with the inputs, such as "
+            f"{path} holds {missing}{listed(list(result)) or 'nothing'}; name the array with the inputs, such as "
             f"--array {such}"
         )
-    return found[name], scale_of(found, path)
+    return result[name], scale_of(result, path)

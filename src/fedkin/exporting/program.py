@@ -59,11 +59,11 @@ def feed(preparation: Preparation, x: Array) -> dict[str, Array]:
 
 def feed_rows(preparation: Preparation, raw: Raw) -> dict[str, Array]:
     """Return the program's inputs for rows of a table that `fedkin.data.columns.raw_rows` read."""
-    found = dict[str, Array]()
+    result = dict[str, Array]()
     for values, c in zip(raw.T, preparation.columns, strict=True):
         texts = np.array([*c.categories, _UNKNOWN], dtype=object)  # -1 is the last
-        found[c.name] = np.ascontiguousarray(values) if c.kind == "number" else texts[values.astype(np.int64)]
-    return found
+        result[c.name] = np.ascontiguousarray(values) if c.kind == "number" else texts[values.astype(np.int64)]
+    return result
 
 
 class _Predictor(nn.Module):
@@ -199,9 +199,9 @@ def _named(content: bytes, inputs: Sequence[ProgramInput], labels: Sequence[str]
 
 def _copied(message: Any) -> Any:
     """Return a copy of a part of a program, which outlives it."""
-    found = type(message)()
-    found.CopyFrom(message)
-    return found
+    result = type(message)()
+    result.CopyFrom(message)
+    return result
 
 
 # ---- programs from anywhere -----------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def require_harmless(content: bytes) -> None:
         "a program inside another": any(a.HasField("g") or a.graphs for a in attributes),
         "values in other files": any(t.data_location or t.external_data for t in tensors),
     }
-    if found := [fault for fault, there in faults.items() if there]:
-        raise ModelError(f"has {' and '.join(found)}, which no export has")
+    if result := [fault for fault, there in faults.items() if there]:
+        raise ModelError(f"has {' and '.join(result)}, which no export has")
 
 
 @cache

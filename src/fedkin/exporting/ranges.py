@@ -168,20 +168,20 @@ def unusual_rows(
     Columns that are not in ``ranges`` are compared with their categories only. ``raw`` are the rows from
     `fedkin.data.columns.raw_rows`, ``unused`` columns that training data may have and the network does not use.
     """
-    found = []
+    result = []
     for values, column in zip(raw.T, columns, strict=True):
         of = None if ranges is None else ranges.columns.get(column.name)
         if column.kind == "text":
             notes = _texts([text_of(row[column.name]) for row in rows], values, column, of)
         else:
             notes = _numbers(values, column, of)
-        found += [f"{column.name}: {text}" for text in notes]
+        result += [f"{column.name}: {text}" for text in notes]
     known = {*unused, *(column.name for column in columns)}
     new = list(dict.fromkeys(name for row in rows for name in row if name not in known))
     if new:
         these = "this column" if len(new) == 1 else "these columns"
-        found.append(f"not looked at, since the model does not know {these}: {listed(new, 10)}")
-    return found
+        result.append(f"not looked at, since the model does not know {these}: {listed(new, 10)}")
+    return result
 
 
 def unusual_inputs(x: npt.NDArray[Any], ranges: Ranges | None) -> list[str]:
@@ -205,13 +205,13 @@ def unusual_inputs(x: npt.NDArray[Any], ranges: Ranges | None) -> list[str]:
 
 
 def _numbers(values: Raw, column: Input, of: Seen | None) -> list[str]:
-    there, n, found = values[~np.isnan(values)], len(values), []
+    there, n, result = values[~np.isnan(values)], len(values), []
     if len(there) < n and not column.gaps:
-        found.append(f"empty in {n - len(there)} of {n} rows, and in no training row; the training mean is taken")
+        result.append(f"empty in {n - len(there)} of {n} rows, and in no training row; the training mean is taken")
     if not len(there) or of is None:
-        return found
+        return result
     if of.ends is None:
-        return [*found, f"filled in {len(there)} of {n} rows, and in no training row"]
+        return [*result, f"filled in {len(there)} of {n} rows, and in no training row"]
     start, end = of.ends
     shown = f"{_short(start)}..{_short(end)}"
     rounded = ROUNDED * max(column.std, default=0.0) or 1e-12 * max(abs(start), abs(end))
@@ -219,37 +219,37 @@ def _numbers(values: Raw, column: Input, of: Seen | None) -> list[str]:
     far = (there < low - rounded) | (there > high + rounded)
     under, over = there < start - rounded, there > end + rounded
     if far.any():
-        found.append(f"{int(far.sum())} of {n} rows outside {shown} ({_some(there[far])}): another scale?")
+        result.append(f"{int(far.sum())} of {n} rows outside {shown} ({_some(there[far])}): another scale?")
     elif len(there) >= ALL_OUTSIDE and (under.all() or over.all()):
-        found.append(f"all {len(there)} rows outside {shown} ({_some(there)}): another scale?")
+        result.append(f"all {len(there)} rows outside {shown} ({_some(there)}): another scale?")
     elif of.values:
         new = there[~np.isclose(there[:, None], np.array(of.values)[None]).any(axis=1)]
         if len(new):
             known = ", ".join(map(_short, of.values))
-            found.append(f"{_some(new)} in {len(new)} of {n} rows; training had {known}")
-    return found
+            result.append(f"{_some(new)} in {len(new)} of {n} rows; training had {known}")
+    return result
 
 
 def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen | None) -> list[str]:
     """Return texts that no training row had, or none of this client's: none of the column's inputs is 1 then."""
-    found, n, known = [], len(values), column.categories
+    result, n, known = [], len(values), column.categories
     new = np.flatnonzero(values < 0).tolist()
     if new:
         odd = {texts[i] for i in new}
         usual = {_folded(text): text for text in known}
         alike = [f"{t!r} is {usual[_folded(t)]!r}" for t in sorted(odd) if _folded(t) in usual]
-        found.append(
+        result.append(
             f"{_quoted(odd)} in {len(new)} of {n} rows; training had {listed([c or 'nothing' for c in known], 8)}. "
             "Such a field carries no information for the model"
         )
         if alike:
-            found[-1] += f"; {listed(alike, _SHOWN)} but for capitals or the form of its letters (Unicode): write it "
-            found[-1] += "in the same way"
+            result[-1] += f"; {listed(alike, _SHOWN)} but for capitals or the form of its letters (Unicode): write it "
+            result[-1] += "in the same way"
     if of is not None and of.texts is not None:
         others = [known[int(i)] for i in values if i >= 0 and known[int(i)] not in of.texts]
         if others:
-            found.append(f"{_quoted(others)} in {len(others)} of {n} rows; no training row of this client had it")
-    return found
+            result.append(f"{_quoted(others)} in {len(others)} of {n} rows; no training row of this client had it")
+    return result
 
 
 def _folded(text: str) -> str:

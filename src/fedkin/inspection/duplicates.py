@@ -47,13 +47,13 @@ class HashedSamples:
     def places(self, mask: Mask) -> tuple[str, ...]:
         """Return the first groups of equal inputs among these samples: two places of each."""
         chosen = np.flatnonzero(mask)
-        found = []
+        result = []
         for group in dict.fromkeys(self.group[chosen[: 20 * EXAMPLES]].tolist()):
             same = np.flatnonzero(mask & (self.group == group))
-            found.append(" = ".join(self._place(i) for i in same[:2].tolist()))
-            if len(found) == EXAMPLES:
+            result.append(" = ".join(self._place(i) for i in same[:2].tolist()))
+            if len(result) == EXAMPLES:
                 break
-        return tuple(found)
+        return tuple(result)
 
     def _place(self, i: int) -> str:
         return f"{self.names[self.client[i]]}, {PARTS[self.part[i]]} sample {self.number[i]}"

@@ -74,13 +74,13 @@ def _look(
             return _shared(seen, Federation.open(data), [], tell)
         if kind == "hub":
             seen = replace(seen, seen=open_hub(str(data), how).description())
-        found = fetched(data, how.but(scaling="pooled"))  # copies are found at a scale that all clients share
+        result = fetched(data, how.but(scaling="pooled"))  # copies are found at a scale that all clients share
     except FedkinError as error:
         return replace(seen, findings=(refused("refused", error),))
-    if isinstance(found, Federation):
-        return _shared(seen, found, [], tell)
-    seen = _read(seen, found, how, partition, tell)
-    if kind == "npz" and found.client is None and (ids := likely_clients_of(npz_of(Path(data)))):
+    if isinstance(result, Federation):
+        return _shared(seen, result, [], tell)
+    seen = _read(seen, result, how, partition, tell)
+    if kind == "npz" and result.client is None and (ids := likely_clients_of(npz_of(Path(data)))):
         unused = Finding(
             "ids-not-used",
             "note",
@@ -104,13 +104,13 @@ def _read(seen: Inspection, dataset: Dataset, how: DataSettings, partition: Part
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
         columns=tuple(f.summary() for f in inputs.inputs) if inputs is not None and dataset.table is not None else (),
     )  # fmt: skip
-    found = [*units_of(dataset, partition, how.split), *of_columns(inputs)]
+    result = [*units_of(dataset, partition, how.split), *of_columns(inputs)]
     tell("sharing out")
     try:
         federation = share_out(dataset, how, partition)
     except FedkinError as error:
         counts = tuple(np.bincount(dataset.y.numpy(), minlength=dataset.classes).tolist())
-        faults = ordered([*map(as_read, dataset.notes), *found, refused("cannot-be-shared-out", error)])
+        faults = ordered([*map(as_read, dataset.notes), *result, refused("cannot-be-shared-out", error)])
         return replace(seen, samples=seen.read, class_samples=counts, findings=faults)
     notes = federation.notes if isinstance(partition, Natural) else dataset.notes
     apart = "kept apart" if how.split == "official" else "shared out with the rest"
@@ -118,8 +118,8 @@ def _read(seen: Inspection, dataset: Dataset, how: DataSettings, partition: Part
     more = federation.name.removeprefix(f"{dataset.name}, {partition.name}")  # noise, planted groups
     sharing_text = f"{partition.name} ({_settings(partition)}){more}, {counted(len(federation), 'client')}{kept}"
     chance = None if inputs is None else alike(inputs)
-    found = [*map(as_read, notes), *found]
-    seen = _shared(replace(seen, sharing=sharing_text), federation, found, tell, chance, how, partition)
+    result = [*map(as_read, notes), *result]
+    seen = _shared(replace(seen, sharing=sharing_text), federation, result, tell, chance, how, partition)
     return replace(seen, advice=(partition_advice(seen, dataset, partition), *seen.advice))
 
 
@@ -138,13 +138,13 @@ def _shared(
     counts: Indices = np.array([c.counts for c in clients])
     names = tuple(c.name for c in clients)
     tell("looking for copies")
-    found = [*before, *labels, *duplicates(read_rows(federation, names), by_chance)]
+    result = [*before, *labels, *duplicates(read_rows(federation, names), by_chance)]
     kind = str(federation.clients[0].train.x.dtype).removeprefix("torch.")
     return replace(
         seen, samples=int(counts.sum()),
         inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, {kind}",
         sharing=seen.sharing or f"{federation.name}, {counted(len(clients), 'client')}", classes=classes,
-        class_samples=tuple(counts.sum(axis=0).tolist()), clients=clients, findings=ordered(found),
+        class_samples=tuple(counts.sum(axis=0).tolist()), clients=clients, findings=ordered(result),
         advice=(advice_of(clients, classes, counts.sum(axis=0).tolist()),),
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def labels_of(
     return classes, clients, findings
 
 
-def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding, ...]:
+def glance(data: Dataset | Federation, federation: Federation) -> tuple[Finding, ...]:
     """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
 
     Labels and clients; of data of up to `QUICK` numbers columns and copies as well. A federation on disk is not looked
@@ -179,7 +179,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     _, clients, labels = labels_of(federation)
     if int(federation.sizes().sum()) * math.prod(federation.shape) > QUICK:
         return ordered(labels)
-    inputs = fields_of(found) if isinstance(found, Dataset) else None
+    inputs = fields_of(data) if isinstance(data, Dataset) else None
     rows = read_rows(federation, tuple(c.name for c in clients))
     copies = duplicates(rows, None if inputs is None else alike(inputs))
     return ordered([*of_columns(inputs), *labels, *copies])

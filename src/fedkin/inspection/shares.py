@@ -157,13 +157,13 @@ def require_two_classes(federation: Federation) -> None:
 
     Labels are read until two different ones are found, as a rule those of the first client.
     """
-    found: set[int] = set()
+    result: set[int] = set()
     for shard in federation.clients:
         for part in (shard.train, shard.validation, shard.test):
-            found |= set(part.y.unique().tolist())
-            if len(found) > 1:
+            result |= set(part.y.unique().tolist())
+            if len(result) > 1:
                 return
-    (label,) = found
+    (label,) = result
     name = str(label) if federation.labels is None else federation.labels[label]
     finding = one_class(int(federation.sizes().sum()), name)
     raise DataError(f"{federation.name}: {finding.what}: {finding.why}; {finding.todo}")

@@ -262,11 +262,11 @@ def place(table: dict[str, Any], method: Method, field: str, value: Any) -> None
 
 def _parsed(text: str, name: str) -> dict[str, Any]:
     """Return settings in the order of their text, such as "mu=0.1,epochs=2"."""
-    found: dict[str, Any] = parsed(f"@{text}", name)[1]
-    for value in found.values():
+    result: dict[str, Any] = parsed(f"@{text}", name)[1]
+    for value in result.values():
         if set(str(value)) & set("/\\:@"):  # names are also those of folders
             raise ConfigError(
                 f"{name}: a value in a name cannot contain /, \\, : or @, got {value!r}; write it into the table "
                 "[method] of a file"
             )
-    return found
+    return result

@@ -23,8 +23,8 @@ def diverged(rounds: Iterable[RoundLine]) -> int | None:
         rounds: the lines of all rounds, ascending.
     """
     lines = list(rounds)
-    found = [first for judged in (_uploads(lines), _models(lines)) if (first := _since(judged)) is not None]
-    return min(found, default=None)
+    result = [first for judged in (_uploads(lines), _models(lines)) if (first := _since(judged)) is not None]
+    return min(result, default=None)
 
 
 def advice(first: int, rounds: Iterable[RoundLine]) -> str:

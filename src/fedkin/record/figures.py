@@ -83,8 +83,8 @@ def span(rounds: Sequence[int]) -> str:
 
 def spans(texts: Iterable[str]) -> str:
     """Return the text of `span` that several runs share, else the rule in words."""
-    found = set(texts)
-    return found.pop() if len(found) == 1 else RULE
+    result = set(texts)
+    return result.pop() if len(result) == 1 else RULE
 
 
 def over(rounds: str) -> str:
@@ -146,9 +146,9 @@ def _of_all(clients: Iterable[ClientLine], averaged: Sequence[int]) -> list[Figu
     for t in averaged if last else ():
         own = [[there[i][t]] if t in there.get(i, {}) else before[i] for i in sorted(last)]
         views = sorted({name for lines in own for line in lines for name in line.views})
-        found = {v: _mean(_mean(line.views.get(v) for line in lines) for lines in own) for v in views}
+        result = {v: _mean(_mean(line.views.get(v) for line in lines) for lines in own) for v in views}
         validation = _mean(_mean(line.validation for line in lines) for lines in own)
-        figures.append(replace(summarise([_combined(lines) for lines in own]), views=found, validation=validation))
+        figures.append(replace(summarise([_combined(lines) for lines in own]), views=result, validation=validation))
     return figures
 
 

@@ -90,7 +90,7 @@ def _frame(title: str, seed: int, texts: Columns, numbers: Columns, fractions: C
 
     lead = [name for name in ("round", "client", "evaluated", "abandoned") if name in numbers]
     count = len(numbers["round"])
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "method": pandas.Series([title] * count, dtype="str"),
         "seed": pandas.Series([seed] * count, dtype="int64"),
         **{name: _whole(numbers[name], pandas) for name in lead},
@@ -98,7 +98,7 @@ def _frame(title: str, seed: int, texts: Columns, numbers: Columns, fractions: C
         **{name: pandas.Series(values, dtype="float64") for name, values in fractions.items()},
         **{name: _whole(values, pandas) for name, values in numbers.items() if name not in lead},
     }
-    return pandas.DataFrame(found)
+    return pandas.DataFrame(result)
 
 
 def _whole(values: Sequence[int | None], pandas: Any) -> Any:

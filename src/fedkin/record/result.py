@@ -102,12 +102,12 @@ class Result:
         Raises:
             RunFolderError: the run has not ended; otherwise as of `open`.
         """
-        found = cls.open(folder)
-        if not found.ended:
+        result = cls.open(folder)
+        if not result.ended:
             raise RunFolderError(
                 f"{folder} is not a finished run; if it was begun, go on with: fedkin resume {typed(folder)}"
             )
-        return found
+        return result
 
     def __repr__(self) -> str:
         figure = "no accuracy" if self.final.accuracy is None else f"accuracy {self.final.accuracy:.3f}"

@@ -76,8 +76,8 @@ def client_table_of(run: Result) -> ClientTable:
     for line in run.clients:
         i = line.client
         n_test[i] = line.n_test
-        if (found := majority(line)) is not None:
-            constant[i] = found[0] / found[1]
+        if (result := majority(line)) is not None:
+            constant[i] = result[0] / result[1]
         if line.labels:
             labels[i] = list(line.labels)
         if line.accuracy is not None:
@@ -179,11 +179,11 @@ def table(
 
 def mean_labels(seeds: Sequence[ClientTable]) -> dict[int, list[int]]:
     """Return training samples by class, by client: the mean over seeds, rounded."""
-    found: dict[int, list[list[int]]] = {}
+    result: dict[int, list[list[int]]] = {}
     for p in seeds:
         for i, row in p.labels.items():
-            found.setdefault(i, []).append(row)
-    return {i: [round(sum(n) / len(n)) for n in zip_longest(*rows, fillvalue=0)] for i, rows in found.items()}
+            result.setdefault(i, []).append(row)
+    return {i: [round(sum(n) / len(n)) for n in zip_longest(*rows, fillvalue=0)] for i, rows in result.items()}
 
 
 def mean_by_client(seeds: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -216,11 +216,11 @@ def _partners(rows: Rows, ids: Sequence[int]) -> list[list[list[float]] | None] 
     """Return the largest weights of each client on others, on average: ``[[client, weight], ...]``."""
     if not rows:
         return None
-    found: list[list[list[float]] | None] = []
+    result: list[list[list[float]] | None] = []
     for i in ids:
         row = sorted(((w, j) for j, w in rows[i].items() if w), reverse=True)[:PARTNERS] if i in rows else None
-        found.append(None if row is None else [[j, round(w, 4)] for w, j in row])
-    return found
+        result.append(None if row is None else [[j, round(w, 4)] for w, j in row])
+    return result
 
 
 def _points(value: float | None) -> float | None:

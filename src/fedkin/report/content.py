@@ -297,10 +297,10 @@ class Content:
 
     def lowest_before(self, title: str) -> tuple[float, str] | None:
         """Return the same of the reference, over the clients and seeds that both have."""
-        found = self.standing(title)
-        if found is None:
+        result = self.standing(title)
+        if result is None:
             return None
-        return self._lowest([{one.client: one.value - one.gain for one in seed} for seed in found.seeds])
+        return self._lowest([{one.client: one.value - one.gain for one in seed} for seed in result.seeds])
 
     def _lowest(self, seeds: Sequence[Mapping[int, float]]) -> tuple[float, str] | None:
         if not seeds:
@@ -328,7 +328,7 @@ class Content:
     @property
     def boards(self) -> Mapping[str, Mapping[str, Standing]]:
         """The comparisons with each reference; with none, under "", where nothing was compared."""
-        return {name: found for name, found in self.standings.items() if found} or {"": {}}
+        return {name: result for name, result in self.standings.items() if result} or {"": {}}
 
     def single_row(self, number: int) -> bool:
         """Return whether a board has one row."""
@@ -336,19 +336,19 @@ class Content:
 
     def ends(self, reference: str) -> tuple[float, float]:
         """Return the ends of the scale of a board's intervals."""
-        found = [one.difference for one in self.standings.get(reference, {}).values()]
-        shown = [v for one in found for v in (one.low, one.mean, one.high) if v is not None]
+        result = [one.difference for one in self.standings.get(reference, {}).values()]
+        shown = [v for one in result for v in (one.low, one.mean, one.high) if v is not None]
         return min([-0.05, *shown]), max([0.05, *shown])
 
     # ---- sentences below the board
     def verdict(self, title: str, reference: str) -> str | None:
         """Return the line on a method against a reference; None if they were not compared."""
-        found = self.findings.get(reference, {}).get(title)
-        if found is None:
+        result = self.findings.get(reference, {}).get(title)
+        if result is None:
             return None
         alone = self.role(title) == "safe" and self.alone(reference)
         end = "; its training diverged" if self.diverged(title) else ""
-        return verdict(title, found, reference, stays_alone=alone) + end
+        return verdict(title, result, reference, stays_alone=alone) + end
 
     def sentence(self, title: str, reference: str) -> str | None:
         """Return `verdict` with its details: how many clients are harmed, and who clearly moves against the mean."""
@@ -455,7 +455,7 @@ def content_of(
         name: {t: c for t, runs in groups.items() if t != name and (c := comparisons(seeds, runs, first.metric))}
         for name, seeds in bases.items()
     }
-    compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
+    compared = {name: {t: list(result.values()) for t, result in methods.items()} for name, methods in by_seed.items()}
     findings = {name: judge_all(methods, same, test_share(groups)) for name, methods in compared.items()}
     standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t], first.metric)
                         for t, seeds in methods.items()} for name, methods in by_seed.items()}  # fmt: skip
@@ -479,8 +479,8 @@ def _figures(
     order, seeds = best_first(groups, first.metric), next(iter(groups.values()))
     ranked, names = {title: groups[title] for title in order}, seeds[0].names if same else ()
     several = len(groups) > 1 or len(seeds) > 1
-    gains = [dots.gains([*order, *({name} - set(order))], found, name, roles, names, first=name == reference)
-             for name, found in standings.items() if found]  # fmt: skip
+    gains = [dots.gains([*order, *({name} - set(order))], result, name, roles, names, first=name == reference)
+             for name, result in standings.items() if result]  # fmt: skip
     level = None if base is None else base.final.accuracy
     noted = {title: list(runs) if same else list(runs[:1]) for title, runs in groups.items()}
     drawn: dict[str, list[Figure | None]] = {

@@ -116,8 +116,8 @@ def constants_of(run: Result) -> list[Constant]:
     answers: dict[int, str] = {}
     for line in run.clients:
         i = line.client
-        if (found := majority(line)) is not None:
-            right[i] = found
+        if (result := majority(line)) is not None:
+            right[i] = result
         if (most := majority_class(line.labels)) is not None:
             answers[i] = run.classes[most] if most < len(run.classes) else f"class {most}"
     names = run.names
@@ -131,11 +131,11 @@ def first_of(groups: Mapping[str, Sequence[Result]]) -> Choice:
     seed.
     """
     runs = [run for seeds in groups.values() for run in seeds]
-    found: dict[int, list[Constant]] = {}
+    result: dict[int, list[Constant]] = {}
     for run in runs:
-        if not found.get(run.seed):
-            found[run.seed] = constants_of(run)
-    return choose(_joined(found) if any(run.names for run in runs) else _apart(found))
+        if not result.get(run.seed):
+            result[run.seed] = constants_of(run)
+    return choose(_joined(result) if any(run.names for run in runs) else _apart(result))
 
 
 def unlearned(groups: Mapping[str, Sequence[Result]], first: Choice, same: bool | None) -> tuple[str, str] | None:
@@ -157,8 +157,8 @@ def unlearned(groups: Mapping[str, Sequence[Result]], first: Choice, same: bool 
             constants = constants or constants_of(run)
         if not gains or not all(gains):
             return None
-        found = difference(gains, same_clients=same)
-        if found.mean > 0 and (found.low is None or found.low > 0):
+        result = difference(gains, same_clients=same)
+        if result.mean > 0 and (result.low is None or result.low > 0):
             return None
     answers = {one.answer for one in constants}
     (answer,) = answers if len(answers) == 1 else (None,)
@@ -178,11 +178,11 @@ def _constant_figures(run: Result, first: Choice) -> dict[int, float]:
 
 def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
     """Return each client of several seeds once, with the test samples of all seeds."""
-    found: dict[str, Constant] = {}
+    result: dict[str, Constant] = {}
     for one in (constant for constants in seeds.values() for constant in constants):
-        known = found.get(one.client, replace(one, right=0, n_test=0))
-        found[one.client] = replace(known, right=known.right + one.right, n_test=known.n_test + one.n_test)
-    return list(found.values())
+        known = result.get(one.client, replace(one, right=0, n_test=0))
+        result[one.client] = replace(known, right=known.right + one.right, n_test=known.n_test + one.n_test)
+    return list(result.values())
 
 
 def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:

@@ -31,28 +31,28 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _PARTS = ("train", "validation", "test")
 
 
-def headline(found: Found) -> str:
+def headline(result: Found) -> str:
     """Return one sentence with the number of findings of each kind."""
-    counts = {kind: sum(f["severity"] == kind for f in found["findings"]) for kind in ("error", "warning", "note")}
+    counts = {kind: sum(f["severity"] == kind for f in result["findings"]) for kind in ("error", "warning", "note")}
     said = [counted(n, kind) for kind, n in counts.items() if n]
-    name = Path(found["data"]).name or found["data"]
+    name = Path(result["data"]).name or result["data"]
     if not said:
         return f"{name}: nothing looks wrong"
     return f"{name}: {', '.join(said)}" + ("; it cannot be trained on as it is" if counts["error"] else "")
 
 
-def facts(found: Found) -> list[tuple[str, str]]:
+def facts(result: Found) -> list[tuple[str, str]]:
     """Return how the data are understood, as names and values."""
-    samples, classes = found["samples"], list(found["classes"])
-    sizes = [*found["class_samples"], *[0] * 12]
+    samples, classes = result["samples"], list(result["classes"])
+    sizes = [*result["class_samples"], *[0] * 12]
     named = ", ".join(f"{name} ({n:,})" for name, n in zip(classes[:12], sizes, strict=False))
     rows = [
-        ("data", found["data"]),
-        ("what it is", found["kind"]),
-        ("samples", _samples(samples, found["read"])),
-        ("inputs", found["inputs"]),
+        ("data", result["data"]),
+        ("what it is", result["kind"]),
+        ("samples", _samples(samples, result["read"])),
+        ("inputs", result["inputs"]),
         (counted(len(classes), "class"), named + (f" and {len(classes) - 12} more" if len(classes) > 12 else "")),
-        ("clients", found["sharing"]),
+        ("clients", result["sharing"]),
     ]
     return [(name, value) for name, value in rows if value]
 
@@ -64,38 +64,38 @@ def _samples(used: int | None, read: int | None) -> str:
     return f"{used:,}" if read is None or read == used else f"{used:,} used of {read:,} read"
 
 
-def columns_grid(found: Found) -> Grid:
+def columns_grid(result: Found) -> Grid:
     """Return the columns of a table."""
     cells = tuple(
         (c["name"], c["kind"], c["values"][:60], f"{c['distinct']:,}",
          DASH if not c["missing"] else f"{max(0.1, 100 * c['missing']):.1f}")
-        for c in found["columns"]
+        for c in result["columns"]
     )  # fmt: skip
     return Grid("Columns", ("column", "kind", "values", "different", "missing %"), cells, words=3)
 
 
-def clients_grid(found: Found) -> Grid:
+def clients_grid(result: Found) -> Grid:
     """Return a line per client, or per group of similar clients: its labels as a row of bars, its sizes."""
-    rows = _rows(found)
-    binned, names = _classes(found, _BARS_PER_ROW)
+    rows = _rows(result)
+    binned, names = _classes(result, _BARS_PER_ROW)
     where = f"labels {names[0]} … {names[-1]}" if len(names) > 1 else "labels"
     where = where if len(where) <= max(_WIDEST, len(names)) else "labels"
     cells = tuple(
-        (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes), _majority(found, members))
+        (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes), _majority(result, members))
         for name, members, sizes in rows
     )
-    grouped = len(found["clients"]) > MOST_CLIENTS
+    grouped = len(result["clients"]) > MOST_CLIENTS
     note = "a bar per class: its share of the samples, the largest at full height; · is none"
     note += "; most %: test samples of the client's most frequent training class"
-    note += f"; {len(found['clients']):,} clients in groups of like labels" if grouped else ""
+    note += f"; {len(result['clients']):,} clients in groups of like labels" if grouped else ""
     heads = ("client", where, *_PARTS, "most %")
     return Grid("Labels by client", heads, cells, note=note, words=2)
 
 
-def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
+def labels_chart(result: Found, *, dark: bool = False) -> charts.Spec:
     """Return a map of labels: a row per client or group, a column per class; and the rows' sizes next to it."""
-    binned, names = _classes(found)
-    rows = _rows(found)
+    binned, names = _classes(result)
+    rows = _rows(result)
     labels = different([name if len(name) <= 32 else f"{name[:31]}…" for name, _, _ in rows])
     cells, sizes = [], []
     for label, (_, members, parts) in zip(labels, rows, strict=True):
@@ -111,7 +111,7 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
                         angle=0 if max(map(len, names)) * 7 <= step else -60)  # fmt: skip
 
 
-def write_inspection(folder: Path | str, found: Found, command: str | None = None) -> Path:
+def write_inspection(folder: Path | str, result: Found, command: str | None = None) -> Path:
     """Write ``inspect.html``, ``inspect.json`` and, if there are clients, ``labels.svg`` into a folder, and return the
     path of the page.
 
@@ -120,28 +120,28 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
         command: command that repeats the inspection; omitted if None.
     """
     folder = Path(folder)
-    write_atomic(folder / "inspect.json", (json.dumps(found, indent=1) + "\n").encode())
-    if found["clients"]:
-        write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
-    columns = columns_grid(found) if found["columns"] else None
-    drawn = [_svg(found, dark=dark) for dark in (False, True)] if found["clients"] else []
-    page = wording.page("inspection.html", found=found, title=headline(found), facts=facts(found), columns=columns,
-                          drawn=drawn, grouped=len(found["clients"]) > MOST_CLIENTS, clients=_client_grid(found),
+    write_atomic(folder / "inspect.json", (json.dumps(result, indent=1) + "\n").encode())
+    if result["clients"]:
+        write_atomic(folder / "labels.svg", charts.svg(labels_chart(result)).encode())
+    columns = columns_grid(result) if result["columns"] else None
+    drawn = [_svg(result, dark=dark) for dark in (False, True)] if result["clients"] else []
+    page = wording.page("inspection.html", found=result, title=headline(result), facts=facts(result), columns=columns,
+                          drawn=drawn, grouped=len(result["clients"]) > MOST_CLIENTS, clients=_client_grid(result),
                           command=command)  # fmt: skip
     path = folder / "inspect.html"
     write_atomic(path, page.encode("utf-8", "replace"))
     return path
 
 
-def _svg(found: Found, *, dark: bool) -> Markup:
+def _svg(result: Found, *, dark: bool) -> Markup:
     """Return the map as an element for use inside HTML, with separate names for its internal references."""
-    text = charts.svg(labels_chart(found, dark=dark), dark=dark)
+    text = charts.svg(labels_chart(result, dark=dark), dark=dark)
     text = text[text.index("<svg") :]
     return Markup(text.replace('id="', 'id="dark-').replace("url(#", "url(#dark-") if dark else text)
 
 
-def _client_grid(found: Found) -> Grid:
-    clients = found["clients"]
+def _client_grid(result: Found) -> Grid:
+    clients = result["clients"]
     cells = tuple(
         (c["name"], *(f"{c[part]:,}" for part in _PARTS), str(np.count_nonzero(c["counts"])), c["majority"],
          *(_share(c[f"majority_{part}"]) for part in ("train", "test")))
@@ -154,10 +154,10 @@ def _client_grid(found: Found) -> Grid:
     return Grid("", heads, cells, note=note)
 
 
-def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int64], list[str]]:
+def _classes(result: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Return samples per client and class ``[K, columns]``, many classes combined, and the columns' names."""
-    counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64).reshape(len(found["clients"]), -1)
-    names = different([str(n) for n in found["classes"]])
+    counts = np.array([c["counts"] for c in result["clients"]], dtype=np.int64).reshape(len(result["clients"]), -1)
+    names = different([str(n) for n in result["classes"]])
     if len(names) <= most:
         return counts, names
     ends = np.linspace(0, len(names), most + 1).astype(int)
@@ -166,9 +166,9 @@ def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int
     return binned, [names[a] if b - a == 1 else f"{names[a]}–{names[b - 1]}" for a, b in spans]
 
 
-def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int, int]]]:
+def _rows(result: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int, int]]]:
     """Return name, clients and samples in each part, of every client or of groups with similar labels."""
-    clients: Sequence[Found] = found["clients"]
+    clients: Sequence[Found] = result["clients"]
     sizes = np.array([[c[part] for part in _PARTS] for c in clients]).reshape(-1, 3)
     if len(clients) <= MOST_CLIENTS:
         members = [np.array([k]) for k in range(len(clients))]
@@ -178,16 +178,16 @@ def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int
         share = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
         order = np.lexsort((-share.max(axis=1), share.argmax(axis=1)))
         members = np.array_split(order, MOST_CLIENTS)
-        most = [found["classes"][int(share[group].mean(axis=0).argmax())] for group in members]
+        most = [result["classes"][int(share[group].mean(axis=0).argmax())] for group in members]
         names = [f"{i}: {counted(len(group), 'client')}, most of {name}"
                  for i, (group, name) in enumerate(zip(members, most, strict=True), 1)]  # fmt: skip
     parts = [sizes[group].sum(axis=0).tolist() for group in members]
     return [(n, m, (p[0], p[1], p[2])) for n, m, p in zip(names, members, parts, strict=True)]
 
 
-def _majority(found: Found, members: npt.NDArray[np.int64]) -> str:
+def _majority(result: Found, members: npt.NDArray[np.int64]) -> str:
     """Return the fraction of the test part in the most frequent training class, mean over clients, in per cent."""
-    known = [s for k in members.tolist() if (s := found["clients"][k]["majority_test"]) is not None]
+    known = [s for k in members.tolist() if (s := result["clients"][k]["majority_test"]) is not None]
     return _share(sum(known) / len(known) if known else None)
 
 

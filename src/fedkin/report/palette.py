@@ -57,15 +57,15 @@ def slots(roles: Mapping[str, str]) -> dict[str, int]:
         roles: title -> role; the average has the first slot, training alone has none.
     """
     free = list(range(1, SLOTS + 1))
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for title in sorted(roles, key=lambda t: (roles[t] != "average", t)):
         if not roles[title].startswith("alone"):
             digest = zlib.crc32(title.encode(errors="backslashreplace"))
             own = 1 if roles[title] == "average" else 2 + digest % (SLOTS - 1)
             free = free or list(range(1, SLOTS + 1))
-            found[title] = min(free, key=lambda slot: (slot - own) % SLOTS)
-            free.remove(found[title])
-    return found
+            result[title] = min(free, key=lambda slot: (slot - own) % SLOTS)
+            free.remove(result[title])
+    return result
 
 
 def css() -> str:

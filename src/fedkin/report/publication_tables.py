@@ -97,11 +97,11 @@ def paper_table(rows: Sequence[Row], decimals: int = 1, extra: Headline | None =
 
 
 def _difference(row: Row, decimals: int) -> str:
-    found = row.difference
-    if found is None:
+    result = row.difference
+    if result is None:
         return DASH
-    mean = f"{100 * found.mean:+z.{decimals}f}"
-    ends = [f"{100 * v:+.{decimals}f}" for v in (found.low, found.high) if v is not None]  # -0.0: it contains zero
+    mean = f"{100 * result.mean:+z.{decimals}f}"
+    ends = [f"{100 * v:+.{decimals}f}" for v in (result.low, result.high) if v is not None]  # -0.0: it contains zero
     return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 

@@ -139,7 +139,7 @@ def standing(
         own = None if finding.of == "clients" else clear_clients(counts([one.changed], True), level)
         seeds.append(_seed(each[seed], one, own or (finding.gaining, finding.losing), metric))
     finals = [spread([each[seed].averaged(metric)[c] for c in one.gains]) for seed, one in compared.items()]
-    after = spread([found.mean for found in finals if found])
+    after = spread([result.mean for result in finals if result])
     return Standing(title, reference, tuple(seeds), finding, (after.mean if after else 0.0) - finding.difference.mean)
 
 

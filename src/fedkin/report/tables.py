@@ -74,8 +74,8 @@ class Screen(Console):
     @property  # type: ignore[misc]  # only `width` is ever set
     def size(self) -> ConsoleDimensions:
         """Columns and lines; a window may get other ones while a command works."""
-        found = super().size
-        return found if self._width is not None else found._replace(width=min(found.width, WIDEST))
+        result = super().size
+        return result if self._width is not None else result._replace(width=min(result.width, WIDEST))
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text to print; `Text` would drop some control characters without a trace."""
@@ -278,11 +278,13 @@ def _broken(text: str, most: int) -> str:
     """Return a text whose longer words, such as paths, go on in the next line, if possible behind a slash or dash."""
 
     def lines(word: re.Match[str]) -> str:
-        found = [""]
+        result = [""]
         for part in re.findall(r"[^/_-]*[/_-]|[^/_-]+", word[0]):
             for piece in (part[i : i + most] for i in range(0, len(part), most)):
-                found[len(found) - 1 :] = [found[-1] + piece] if len(found[-1] + piece) <= most else [found[-1], piece]
-        return "\n".join(filter(None, found))
+                result[len(result) - 1 :] = (
+                    [result[-1] + piece] if len(result[-1] + piece) <= most else [result[-1], piece]
+                )
+        return "\n".join(filter(None, result))
 
     return re.sub(rf"\S{{{most + 1},}}", lines, text)
 

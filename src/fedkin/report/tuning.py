@@ -65,9 +65,9 @@ def setting_text(values: Mapping[str, int | float | bool | str]) -> str:
     return ", ".join(f"{plain_setting(name)} {value}" for name, value in values.items())
 
 
-def write_tuned(folder: Path, found: Sequence[Tuned]) -> None:
+def write_tuned(folder: Path, tuned: Sequence[Tuned]) -> None:
     """Write the file of a comparison's folder."""
-    write_atomic(folder / FILE, (json.dumps([asdict(one) for one in found], indent=2) + "\n").encode())
+    write_atomic(folder / FILE, (json.dumps([asdict(one) for one in tuned], indent=2) + "\n").encode())
 
 
 def read_tuned(folder: Path) -> list[Tuned]:
@@ -87,43 +87,43 @@ def read_tuned(folder: Path) -> list[Tuned]:
         ) from e
 
 
-def tuning_note(found: Sequence[Tuned]) -> str:
+def tuning_note(tuned: Sequence[Tuned]) -> str:
     """Return a clause for captions; empty if no method was tuned."""
-    if not found:
+    if not tuned:
         return ""
-    one = found[0]
+    one = tuned[0]
     return f"every method with the best of {counted(one.trials, 'setting')} on validation data of seed {one.seed}"
 
 
-def tuning_table(found: Sequence[Tuned]) -> Grid:
+def tuning_table(tuned: Sequence[Tuned]) -> Grid:
     """Return a table of what was chosen for each method, and the seconds that it took."""
     rows = tuple(
         (one.title, one.text, str(one.trial or DASH), percent(spread([one.validation])),
          percent(spread([one.untuned])), DASH if one.megabytes is None else short(one.megabytes),
          f"{one.seconds:,.1f}")
-        for one in found
+        for one in tuned
     )  # fmt: skip
-    trials, seed = (found[0].trials, found[0].seed) if found else (0, 0)
-    failed = [f"{one.failed} of {one.title}" for one in found if one.failed]
+    trials, seed = (tuned[0].trials, tuned[0].seed) if tuned else (0, 0)
+    failed = [f"{one.failed} of {one.title}" for one in tuned if one.failed]
     note = say("tuning_note", trials, seed, failed)
     columns = ("method", "chosen", "trial", "validation %", "untuned %", "MB", "seconds")
     return Grid("Tuning", columns, rows, note=note, words=2)
 
 
 def tuning_warnings(
-    found: Sequence[Tuned], private: bool = False, fair: bool = True
+    tuned: Sequence[Tuned], private: bool = False, fair: bool = True
 ) -> list[tuple[str, str, tuple[str, ...]]]:
     """Return caveats on what was chosen: kind, text, methods; ``private``: the runs have privacy options, ``fair``:
     accuracy is the headline of the comparison."""
     warnings: list[tuple[str, str, tuple[str, ...]]] = []
-    warnings += [("end of range", f"{end}.", (one.title,)) for one in found for end in one.ends]
+    warnings += [("end of range", f"{end}.", (one.title,)) for one in tuned for end in one.ends]
     failed = "all {} trials failed or diverged; it has its own setting."
-    warnings += [("tuning failed", failed.format(one.trials), (one.title,)) for one in found if not one.trial]
-    if found and not fair:
+    warnings += [("tuning failed", failed.format(one.trials), (one.title,)) for one in tuned if not one.trial]
+    if tuned and not fair:
         warnings.append(("tuned by accuracy", "Settings were chosen by validation accuracy, which a constant answer "
                          "can lead here: look at their balanced accuracy before relying on them.", ()))  # fmt: skip
-    if private and found:
-        runs = counted(found[0].trials, "further run")
+    if private and tuned:
+        runs = counted(tuned[0].trials, "further run")
         warnings.append(("privacy of tuning", f"The privacy that is stated is that of one run. Tuning made {runs} of "
                          "each method on the same training data, which count as well.", ()))  # fmt: skip
     return warnings

@@ -109,48 +109,52 @@ def _quantised(weights: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.where(np.isfinite(weights), np.rint(steps), UNKNOWN).astype(np.uint8)
 
 
-def weights_figure(found: Frames, fact: str, order_text: str = "") -> Figure:
+def weights_figure(result: Frames, fact: str, order_text: str = "") -> Figure:
     """Return a map of the mean over all rounds; the page replaces the data by single rounds.
 
     Args:
         order_text: sentence on the order of the clients.
     """
-    labels, count, shared = found.labels, len(found.labels), len(found.order) > len(found.labels)
+    labels, count, shared = result.labels, len(result.labels), len(result.order) > len(result.labels)
     axis = {"ticks": False, "domain": False, "labelOverlap": True, "labelLimit": 120,
             "values": labels[:: 1 if count < 40 else 5 if count < 100 else 10],
             **({"labelExpr": "split(datum.label, ' (about')[0]"} if shared else cut_axis(labels, 18))}  # fmt: skip
-    spec = chart("weights", cells=cells(found, found.mean), names=labels, axis=axis,
+    spec = chart("weights", cells=cells(result, result.mean), names=labels, axis=axis,
                  angle=-90 if max(map(len, labels), default=0) > 3 else 0, gap=0.06 if count < 40 else 0,
-                 top=_top(found), low=found.low,
-                 title="weight (own weight is off the scale)" if found.drowned else "weight")  # fmt: skip
+                 top=_top(result), low=result.low,
+                 title="weight (own weight is off the scale)" if result.drowned else "weight")  # fmt: skip
     caption = (
         "Row: a client that learns; column: a client it learns from; strong: much weight; grey: its own. "
-        f"{order_text}{' There are many clients: neighbours share a row.' if shared else ''}{_thinning(found)}"
+        f"{order_text}{' There are many clients: neighbours share a row.' if shared else ''}{_thinning(result)}"
     )
     return Figure("weights", fact, caption.rstrip(), spec)
 
 
-def _top(found: Frames) -> float:
+def _top(result: Frames) -> float:
     """Return the largest mean weight on another client: the end of the scale while the mean over rounds is shown."""
-    mean = np.where(found.mean == UNKNOWN, 0, found.mean).astype(float)
+    mean = np.where(result.mean == UNKNOWN, 0, result.mean).astype(float)
     if len(mean) > 1:
         np.fill_diagonal(mean, 0)
-    return round(found.low + (found.high - found.low) * float(mean.max(initial=0)) / (UNKNOWN - 1), 5) or found.high
+    return round(result.low + (result.high - result.low) * float(mean.max(initial=0)) / (UNKNOWN - 1), 5) or result.high
 
 
-def _thinning(found: Frames) -> str:
+def _thinning(result: Frames) -> str:
     """Return the remark where a step of the slider covers several rounds."""
-    widest = max(last - first + 1 for first, last in found.rounds)
+    widest = max(last - first + 1 for first, last in result.rounds)
     if widest == 1:
         return ""
     return f" A step of the slider is the mean of up to {widest} rounds, so that the page stays small."
 
 
-def cells(found: Frames, matrix: np.ndarray) -> list[Datum]:
+def cells(result: Frames, matrix: np.ndarray) -> list[Datum]:
     """Return a matrix of `Frames` as rows of a chart's data; unknown cells are omitted."""
-    step = (found.high - found.low) / (UNKNOWN - 1)
+    step = (result.high - result.low) / (UNKNOWN - 1)
     return [
-        {"client": found.labels[i], "from": found.labels[j], "weight": round(found.low + step * int(matrix[i, j]), 5)}
+        {
+            "client": result.labels[i],
+            "from": result.labels[j],
+            "weight": round(result.low + step * int(matrix[i, j]), 5),
+        }
         for i, j in np.argwhere(matrix != UNKNOWN).tolist()
     ]
 

@@ -98,12 +98,12 @@ _WIDTHS = {"…@%W": 1.0, "m": 0.97, "w+=<>~_": 0.83, "MOQ": 0.83, "ilIjJ": 0.29
 
 def fitted(name: str, room: float) -> str:
     """Return a name for a chart, cut in its middle to a width, which is given as a multiple of the font's size."""
-    found = name
+    result = name
     for most in range(len(name), 4, -1):
-        found = cut(name, most)
-        if sum(_width(character) for character in found) <= room:
+        result = cut(name, most)
+        if sum(_width(character) for character in result) <= room:
             break
-    return found
+    return result
 
 
 def _width(character: str) -> float:

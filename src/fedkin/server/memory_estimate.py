@@ -58,8 +58,8 @@ class Footprint:
             advice = "take fewer clients or another method" if in_files else 'set state = "file", or take fewer clients'
             return f"it keeps {parts}: that takes {_size(wanted)} of memory, there are {_size(memory)}; {advice}"
         if room > disk:
-            found = f"it keeps {parts}: that takes {_size(room)} on disk, {_size(disk)} are free"
-            return f"{found}; name a folder on another disk by --out"
+            result = f"it keeps {parts}: that takes {_size(room)} on disk, {_size(disk)} are free"
+            return f"{result}; name a folder on another disk by --out"
         return None
 
 

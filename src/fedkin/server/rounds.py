@@ -374,10 +374,10 @@ def welcome(
     """
     run = _Run(method, net, plan, server)
     _admit(run, transport, server.round + 1)
-    found, _ = asked(method, net, transport, plan, server, "evaluate", wanted)
+    result, _ = asked(method, net, transport, plan, server, "evaluate", wanted)
     r = run.at(server.round, "evaluate", transport.available(server.round))
-    labels = chosen(found, len(server.sizes))
-    return found, clusters_of(method, server.state, r)[0] if labels is None else labels
+    labels = chosen(result, len(server.sizes))
+    return result, clusters_of(method, server.state, r)[0] if labels is None else labels
 
 
 def chosen(evaluation: Mapping[int, Bundle], clients: int) -> Tensor | None:
@@ -385,9 +385,9 @@ def chosen(evaluation: Mapping[int, Bundle], clients: int) -> Tensor | None:
 
     None where clients choose none.
     """
-    found = {i: int(b.cluster) for i, b in evaluation.items() if "cluster" in b}
-    if not found:
+    result = {i: int(b.cluster) for i, b in evaluation.items() if "cluster" in b}
+    if not result:
         return None
     labels = torch.full((clients,), -1)
-    labels[list(found)] = torch.tensor(list(found.values()))
+    labels[list(result)] = torch.tensor(list(result.values()))
     return labels

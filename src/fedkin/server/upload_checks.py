@@ -75,14 +75,14 @@ def too_large(uploads: Mapping[int, Bundle], sent: Mapping[int, Bundle]) -> dict
         uploads: uploads of one round that fit their schema.
         sent: what each client was sent.
     """
-    found: dict[int, Reason] = {}
+    result: dict[int, Reason] = {}
     for what, order in (("length", 2.0), ("largest number", math.inf)):
         size = norms(uploads, order)
         median = sorted(size.values())[len(size) // 2] if size else 0.0
         for i, n in size.items():
             if n > TIMES * median > 0 and n > norms({i: sent[i]}, order)[i]:
-                found[i] = Reason("outlier", what, float(f"{n / median:.3g}"), str(TIMES))
-    return found
+                result[i] = Reason("outlier", what, float(f"{n / median:.3g}"), str(TIMES))
+    return result
 
 
 def keeps(method: Method, net: Net, training: Training, received: Bundle) -> Bundle:
@@ -143,11 +143,11 @@ class ScoreForm:
         shapes = {"counts": torch.Size([self.classes]), "cluster": one, "unpredicted": one}
         most = {"cluster": _CLUSTERS, "unpredicted": self.most}
         notes = {f"note.{name}": range for name, range in sorted(self.notes.items())}
-        found = {n: (torch.float64, one, *range) for n, range in notes.items()}
+        result = {n: (torch.float64, one, *range) for n, range in notes.items()}
         for name in sorted(self.names - {*notes}):
             shape = shapes.get(name, torch.Size([3, self.classes]))
-            found[name] = (torch.int64, shape, 0, most.get(name, _COUNTS))
-        return found
+            result[name] = (torch.int64, shape, 0, most.get(name, _COUNTS))
+        return result
 
     @cached_property
     def parts(self) -> list[str]:

@@ -99,7 +99,7 @@ class Banks:
     # ---- what commits do --------------------------------------------------------------------------------------
     def split(self, state: Bundle, objects: Objects) -> tuple[Bundle, dict[str, tuple[str, ...]]]:
         """Return a server's state without its banks, and the names of the objects of their rows, written by now."""
-        rest, found = Bundle(), dict[str, tuple[str, ...]]()
+        rest, result = Bundle(), dict[str, tuple[str, ...]]()
         for name, t in state.items():
             own = self._own(t)
             if own is None:
@@ -111,9 +111,9 @@ class Banks:
                     own.names[i] = objects.put({"row": own.whole[i]})
                 elif isinstance(row, Tensor):
                     own.names[i] = equal[id(row)] = equal.get(id(row)) or objects.put({"row": row})
-            found[name] = tuple(row for row in own.names if isinstance(row, str))
+            result[name] = tuple(row for row in own.names if isinstance(row, str))
         self.forget(state)
-        return rest, found
+        return rest, result
 
     def forget(self, state: Bundle) -> None:
         """Drop the banks that a state does not have, and release the memory that rows were read into."""
@@ -125,11 +125,11 @@ class Banks:
 
     def adopt(self, state: Bundle, clients: int) -> Bundle:
         """Return the state with every tensor ``[K, ...]`` in a file, for a run that kept its banks in memory so far."""
-        found = Bundle(state)
+        result = Bundle(state)
         for name, t in state.items():
             if t.dim() > 1 and len(t) == clients and t.numel() and self._own(t) is None:
-                found[name] = self._filed(t, clients, t[0]).whole
-        return found
+                result[name] = self._filed(t, clients, t[0]).whole
+        return result
 
     def load(self, objects: Objects, names: Sequence[str]) -> Tensor:
         """Return a bank of which a commit names the rows."""

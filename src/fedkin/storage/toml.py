@@ -36,19 +36,19 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 def named(table: Table, rename: Callable[[str], str]) -> dict[str, Any]:
     """Return the tables with other names for the methods and the network in them."""
-    found = dict(table)
+    result = dict(table)
     for part, key in (("method", "name"), ("model", "model")):
         if isinstance(name := (own := subtable(table, part)).get(key), str):
-            found[part] = {**own, key: rename(name)}
+            result[part] = {**own, key: rename(name)}
     if isinstance(methods := table.get("methods"), list):  # of a comparison
-        found["methods"] = [rename(m) if isinstance(m, str) else m for m in methods]
+        result["methods"] = [rename(m) if isinstance(m, str) else m for m in methods]
         if own := subtable(table, "method"):
-            found["method"] = {rename(name): values for name, values in own.items()}
+            result["method"] = {rename(name): values for name, values in own.items()}
         if isinstance(baseline := table.get("baseline"), str):
-            found["baseline"] = rename(baseline)
+            result["baseline"] = rename(baseline)
     if isinstance(networks := (sweep := subtable(table, "sweep")).get(NETWORK), list):
-        found["sweep"] = {**sweep, NETWORK: [rename(n) if isinstance(n, str) else n for n in networks]}
-    return found
+        result["sweep"] = {**sweep, NETWORK: [rename(n) if isinstance(n, str) else n for n in networks]}
+    return result
 
 
 def differences(there: Table, here: Table) -> str:
@@ -62,13 +62,13 @@ def differences(there: Table, here: Table) -> str:
 
 def _flat(table: Table, prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted names; those of ``[run]`` have no prefix."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, "" if (prefix, name) == ("", "run") else f"{prefix}{name}.")
+            result |= _flat(value, "" if (prefix, name) == ("", "run") else f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            result[prefix + name] = value
+    return result
 
 
 def _was(name: str, values: Table) -> str:

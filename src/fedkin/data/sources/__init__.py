@@ -104,10 +104,10 @@ def load(
         target=target, client_column=client, binary=binary, drop=named(drop) or None, image_size=image_size,
         scaling=scaling, encoding=encoding,
     )  # fmt: skip
-    found = from_table(of_frame(spec), how) if hasattr(spec, "itertuples") else read(spec, how, site=site)
-    if isinstance(found, Federation):
+    result = from_table(of_frame(spec), how) if hasattr(spec, "itertuples") else read(spec, how, site=site)
+    if isinstance(result, Federation):
         raise ConfigError(f"{spec} gives a federation, which is shared out already; fedkin.run takes it as it is")
-    return found
+    return result
 
 
 def read(spec: str | Path | Sequence[str | Path], how: DataSettings, *, site: bool = False) -> Dataset | Federation:
@@ -258,17 +258,17 @@ def read_function(spec: str) -> Dataset | Federation:
     """Return the result of ``package.module:function`` or ``./file.py:function``, called without arguments, or the data
     that it names. Inputs of bytes (uint8) count as pixels and become 0..1; all other numbers keep their values.
     """
-    found = find(spec, DataError)
-    if callable(found) and not isinstance(found, Dataset | Federation):
+    result = find(spec, DataError)
+    if callable(result) and not isinstance(result, Dataset | Federation):
         with readable(spec, "data", "correct the function"):
-            found = found()
-    if isinstance(found, Dataset | Federation):
-        return found
-    names, parts = None, [found]
-    if isinstance(found, dict) and found:
-        names, parts = tuple(map(str, found)), list(found.values())
-    elif _is_list_of_clients(found):
-        names, parts = tuple(f"client {k}" for k in range(len(found))), list(found)
+            result = result()
+    if isinstance(result, Dataset | Federation):
+        return result
+    names, parts = None, [result]
+    if isinstance(result, dict) and result:
+        names, parts = tuple(map(str, result)), list(result.values())
+    elif _is_list_of_clients(result):
+        names, parts = tuple(f"client {k}" for k in range(len(result))), list(result)
     parts = [_arrays(part, f"{spec}, {names[k]}" if names else spec) for k, part in enumerate(parts)]
     x, y = (together([part[i] for part in parts], spec) for i in range(2))
     client = None if names is None else np.repeat(np.arange(len(parts)), [len(x) for x, _ in parts])
@@ -303,9 +303,9 @@ def _is_pair(part: Any) -> bool:
     )
 
 
-def _is_list_of_clients(found: Any) -> bool:
-    of_parts = isinstance(found, list | tuple) and len(found) > 0 and not _is_pair_of_arrays(found)
-    return of_parts and (not _is_pair(found) or all(_is_client(part) for part in found))
+def _is_list_of_clients(result: Any) -> bool:
+    of_parts = isinstance(result, list | tuple) and len(result) > 0 and not _is_pair_of_arrays(result)
+    return of_parts and (not _is_pair(result) or all(_is_client(part) for part in result))
 
 
 def _is_client(part: Any) -> bool:

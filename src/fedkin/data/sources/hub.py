@@ -95,10 +95,10 @@ def open_hub(spec: str, how: DataSettings) -> Opened:
     inputs = next((name for wanted in (_IMAGES, _LISTS) for name, kind in kinds.items() if kind in wanted), None)
     asked = {"label": how.target, "client": how.client_column, "input": None}
     guessed = tuple(role for role, name in asked.items() if name is None)
-    found = Opened(spec, splits, target, client, inputs, guessed, notes)
+    result = Opened(spec, splits, target, client, inputs, guessed, notes)
     needed = [target, *([client] if client else []), *([inputs] if inputs else kinds)]
-    refuse_first(spec, _faults(found, needed))
-    return found
+    refuse_first(spec, _faults(result, needed))
+    return result
 
 
 def read_hub(spec: str, how: DataSettings) -> Dataset:
@@ -112,32 +112,34 @@ def read_hub(spec: str, how: DataSettings) -> Dataset:
         spec: see above.
         how: ``target`` is the column with the label, ``client`` that with the client.
     """
-    found = open_hub(spec, how)
+    result = open_hub(spec, how)
     _log.info(
         "%s: label '%s', client '%s', input '%s'",
-        spec, found.target, found.client or "none", found.inputs or "all other columns",
+        spec, result.target, result.client or "none", result.inputs or "all other columns",
     )  # fmt: skip
-    taken = ("target", "client_column", "drop", *(("image_size",) if _has_images(found) else ()))
-    what = "a table" if found.inputs is None else f"whole inputs, '{found.inputs}'"
-    refuse_unused(how, taken if found.inputs else ("binary", "scaling", *taken), f"{spec} holds {what}")
-    if found.inputs is not None:
-        made = _samples(found, how.image_size)
+    taken = ("target", "client_column", "drop", *(("image_size",) if _has_images(result) else ()))
+    what = "a table" if result.inputs is None else f"whole inputs, '{result.inputs}'"
+    refuse_unused(how, taken if result.inputs else ("binary", "scaling", *taken), f"{spec} holds {what}")
+    if result.inputs is not None:
+        made = _samples(result, how.image_size)
     else:
-        made = from_table(table_of(found), how.but(target=found.target, client_column=found.client), tests=found.tests)
-    preparation = made.preparation and replace(made.preparation, taken=found.taken)
-    table = made.table and replace(made.table, taken=found.taken)
-    return replace(made, table=table, preparation=preparation, notes=(*found.notes, *made.notes))
+        made = from_table(
+            table_of(result), how.but(target=result.target, client_column=result.client), tests=result.tests
+        )
+    preparation = made.preparation and replace(made.preparation, taken=result.taken)
+    table = made.table and replace(made.table, taken=result.taken)
+    return replace(made, table=table, preparation=preparation, notes=(*result.notes, *made.notes))
 
 
-def table_of(found: Opened) -> Table:
+def table_of(result: Opened) -> Table:
     """Return all splits as one table, the test part last; class names stand for their numbers, "" for a missing one."""
-    first = found.splits[0][1]
+    first = result.splits[0][1]
     from pandas import DataFrame
 
     columns = tuple(first.column_names)
     names = [getattr(first.features[c], "names", None) for c in columns]  # of classes, in any column
     rows, places = [], []
-    for split, part in found.splits:
+    for split, part in result.splits:
         fields = [part[c] if c in part.column_names else [None] * len(part) for c in columns]  # lacking: a dropped one
         for i, row in enumerate(zip(*fields, strict=True)):
             rows.append([
@@ -146,7 +148,7 @@ def table_of(found: Opened) -> Table:
             ])  # fmt: skip
             places.append(f"{split}, row {i + 1}")
     texts = frozenset(c for c in columns if "string" in str(getattr(first.features[c], "dtype", "")))
-    return Table(DataFrame(rows, columns=list(columns), index=places, dtype=object), found.name, texts=texts)
+    return Table(DataFrame(rows, columns=list(columns), index=places, dtype=object), result.name, texts=texts)
 
 
 def _class_name(value: Any, names: Sequence[str]) -> str:
@@ -187,58 +189,58 @@ def is_saved(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).is_file() for name in _SAVED)
 
 
-def _splits(found: Any, spec: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
+def _splits(result: Any, spec: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
     """Return training splits, then test, and a note on others; a data set without splits is one training split."""
-    if not isinstance(found, dict):
-        return [("train", found)], ()
-    known = [(name, found[name]) for name in (*_TRAIN, "test") if name in found and len(found[name])]
-    if len(found) == 1:
-        return known[:1] if known and known[0][0] != "test" else [("train", next(iter(found.values())))], ()
+    if not isinstance(result, dict):
+        return [("train", result)], ()
+    known = [(name, result[name]) for name in (*_TRAIN, "test") if name in result and len(result[name])]
+    if len(result) == 1:
+        return known[:1] if known and known[0][0] != "test" else [("train", next(iter(result.values())))], ()
     fault = (
-        f"expected a split 'train', there are {listed(list(map(str, found)))}; rename them, as by "
+        f"expected a split 'train', there are {listed(list(map(str, result)))}; rename them, as by "
         "DatasetDict(train=d[...], test=d[...]).save_to_disk(...)"
     )
     refuse_first(spec, [fault] if not known or known[0][0] == "test" else [])
-    unread = [f"'{name}'" for name, part in found.items() if name not in dict(known) and len(part)]
+    unread = [f"'{name}'" for name, part in result.items() if name not in dict(known) and len(part)]
     what = f"split {unread[0]} is" if len(unread) == 1 else f"splits {', '.join(unread)} are"
     return known, (f"{what} not used: only train, validation and test are read",) if unread else ()
 
 
 def _labelled(data: Any) -> Sequence[str]:
     """Return columns whose type marks them as classes, those of usual names first; else the usual names."""
-    found = [name for name, feature in data.features.items() if type(feature).__name__ == "ClassLabel"]
-    return sorted(found, key=lambda name: _LABELS.index(name) if name in _LABELS else len(_LABELS)) or _LABELS
+    result = [name for name, feature in data.features.items() if type(feature).__name__ == "ClassLabel"]
+    return sorted(result, key=lambda name: _LABELS.index(name) if name in _LABELS else len(_LABELS)) or _LABELS
 
 
-def _faults(found: Opened, needed: list[str]) -> Iterator[str]:
+def _faults(result: Opened, needed: list[str]) -> Iterator[str]:
     """Yield which split lacks one of these columns, or names its classes in another way than the first."""
-    for split, part in found.splits:
+    for split, part in result.splits:
         lacking = [column for column in needed if column not in part.column_names]
-        if lacking or getattr(part.features[found.target], "names", None) != found.classes:
-            what = f"no column '{lacking[0]}'" if lacking else f"other names of the classes of '{found.target}'"
+        if lacking or getattr(part.features[result.target], "names", None) != result.classes:
+            what = f"no column '{lacking[0]}'" if lacking else f"other names of the classes of '{result.target}'"
             advice = (
                 f"leave it out: --drop {typed(named(lacking[:1]))}" if lacking else "Dataset.align_labels_with_mapping"
             )
-            yield f"split '{split}' has {what}, unlike '{found.splits[0][0]}'; make them alike, or {advice}"
+            yield f"split '{split}' has {what}, unlike '{result.splits[0][0]}'; make them alike, or {advice}"
 
 
-def _has_images(found: Opened) -> bool:
-    return found.inputs is not None and type(found.splits[0][1].features[found.inputs]).__name__ in _IMAGES
+def _has_images(result: Opened) -> bool:
+    return result.inputs is not None and type(result.splits[0][1].features[result.inputs]).__name__ in _IMAGES
 
 
-def _samples(found: Opened, side: int | None) -> Dataset:
-    spec, inputs, data = found.spec, found.inputs or "", [part for _, part in found.splits]
+def _samples(result: Opened, side: int | None) -> Dataset:
+    spec, inputs, data = result.spec, result.inputs or "", [part for _, part in result.splits]
     with readable(f"{spec}, column '{inputs}'", "images or lists of numbers of one length", "correct it"):
         x = (
             images_of((row for part in data for row in part[inputs]), spec, side)
-            if _has_images(found)
+            if _has_images(result)
             else np.concatenate([part.with_format("numpy")[inputs][:] for part in data])
         )
-    y = np.concatenate([np.asarray(part[found.target]) for part in data])
+    y = np.concatenate([np.asarray(part[result.target]) for part in data])
     client = None
-    if found.client is not None:
-        client = np.array([text_of(value) for part in data for value in part[found.client]])
-    n = len(x) - found.tests
+    if result.client is not None:
+        client = np.array([text_of(value) for part in data for value in part[result.client]])
+    n = len(x) - result.tests
     parts = [RawSamples(x[at], y[at], None if client is None else client[at]) for at in (slice(n), slice(n, None))]
-    parts = parts[: 1 + bool(found.tests)]
-    return dataset_of(found.name, *parts, labels=found.classes, resized=side is not None, packed=True)
+    parts = parts[: 1 + bool(result.tests)]
+    return dataset_of(result.name, *parts, labels=result.classes, resized=side is not None, packed=True)

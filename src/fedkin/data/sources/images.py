@@ -74,25 +74,25 @@ def _parts(root: Path) -> tuple[list[Found], list[Found]]:
             f"{root}: next to a folder of training images there is {listed(others, 3)}; expected train/, val/ and "
             "test/ only, or folders of classes or clients only"
         )
-    found = ([], [])  # type: tuple[list[Found], list[Found]]
+    result = ([], [])  # type: tuple[list[Found], list[Found]]
     for folder in sorted(folders, key=lambda folder: (folder.name.lower() not in TRAIN, folder)):
-        found[known[folder.name.lower()]].extend(_listing(folder))
-    return found
+        result[known[folder.name.lower()]].extend(_listing(folder))
+    return result
 
 
 def _listing(root: Path) -> list[Found]:
     """Return files with their class and, in the deeper layout, their client."""
     flat = [("", sub) for sub in _folders(root) if _images(sub)]
     of = flat or [(sub.name, low) for sub in _folders(root) for low in _folders(sub)]
-    found = [(file, folder.name, client) for client, folder in of for file in _images(folder)]
-    read = {file for file, _, _ in found}
+    result = [(file, folder.name, client) for client, folder in of for file in _images(folder)]
+    read = {file for file, _, _ in result}
     images = (p.relative_to(root) for p in sorted(root.rglob("*")) if _is_image(p) and p not in read)
     if left := [str(p) for p in images if not any(part.startswith(".") for part in p.parts)]:
         raise DataError(
             f"{root}: images that lie at another depth than the others: {listed(left, limit=3)}; put all of them into "
             "root/class/ or root/client/class/, or remove them"
         )
-    return found
+    return result
 
 
 def by_number(name: str) -> tuple[tuple[tuple[int, str], ...], str]:

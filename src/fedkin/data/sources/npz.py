@@ -80,12 +80,12 @@ def _units(arrays: Mapping[str, Array], tests: bool) -> tuple[tuple[Array, ...],
     for key in _UNITS:
         if tests and key + "_train" in arrays and key + "_test" in arrays:
             return (arrays[key + "_train"], arrays[key + "_test"]), ()
-        if (found := next((k for k in (key, key + "_train") if k in arrays), None)) is not None:
+        if (result := next((k for k in (key, key + "_train") if k in arrays), None)) is not None:
             note = (
-                f"the array {found} has no values for the test part ({key}_test): its samples are dealt one by one, "
+                f"the array {result} has no values for the test part ({key}_test): its samples are dealt one by one, "
                 "also those of a unit that is trained on; --split official keeps the test part apart"
             )
-            return (arrays[found],), (note,) if tests else ()
+            return (arrays[result],), (note,) if tests else ()
     return (), ()
 
 

@@ -129,9 +129,9 @@ def read_known(spec: str) -> Dataset:
         return replace(known.read(folder), name=name)
     why = ""
     if known.hub is not None and not colon:
-        found, reason = from_hub(*known.hub)
-        if found is not None:
-            return replace(found, name=name)
+        result, reason = from_hub(*known.hub)
+        if result is not None:
+            return replace(result, name=name)
         why = f"; {reason}"
     raise DataError(
         f"no data for {name}: {folder} {'is empty' if folder.is_dir() else 'is not there'}{why}. Put there: "

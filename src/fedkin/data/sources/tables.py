@@ -141,11 +141,11 @@ def _parquet(path: Path, texts: set[str]) -> DataFrame:
     parquet = optional("pyarrow.parquet", "parquet", "reading parquet files")
     with readable(path, "a parquet file"):
         with path.open("rb") as file:
-            found = parquet.read_table(file)
-        columns = {name: [text_of(v) for v in found[name].to_pylist()]
-                   for name in found.column_names if not _ROW_NUMBERS.fullmatch(name)}  # fmt: skip
-    texts |= {column.name for column in found.schema if "string" in str(column.type)}
-    return DataFrame(columns, index=[f"{path.name}, row {n + 1}" for n in range(found.num_rows)], dtype=object)
+            result = parquet.read_table(file)
+        columns = {name: [text_of(v) for v in result[name].to_pylist()]
+                   for name in result.column_names if not _ROW_NUMBERS.fullmatch(name)}  # fmt: skip
+    texts |= {column.name for column in result.schema if "string" in str(column.type)}
+    return DataFrame(columns, index=[f"{path.name}, row {n + 1}" for n in range(result.num_rows)], dtype=object)
 
 
 def _csv(path: Path, encoding: str | None) -> DataFrame:
@@ -271,49 +271,49 @@ def from_table(
     texts = [] if card is None else [column.name for column in card.columns if column.kind == "text"]
     texts += [] if card is None or card.numeric else [how.target or ""]
     own = card_of(table, features, how.target or "", how.binary, texts)
-    found = own if card is None else card
-    refuse_first(name, _misfits(own, found))
+    result = own if card is None else card
+    refuse_first(name, _misfits(own, result))
     ids, client_names = _clients(table, client, paths)
-    columns = [Input(c.name, "text" if c.kind == "text" else "number", c.gaps, c.categories) for c in found.columns]
+    columns = [Input(c.name, "text" if c.kind == "text" else "number", c.gaps, c.categories) for c in result.columns]
     rows = Rows(
-        raw=_raw(table, columns), columns=tuple(columns), own=how.scaling == "client", target=found.target,
-        binary=found.binary, labels=found.labels,
+        raw=_raw(table, columns), columns=tuple(columns), own=how.scaling == "client", target=result.target,
+        binary=result.binary, labels=result.labels,
     )  # fmt: skip
     x, preparation = _by_all_rows(rows, np.zeros(len(rows.raw)) if ids is None or not rows.own else ids.numpy())
-    y, n = numbered_classes(table, found), len(x) - tests
+    y, n = numbered_classes(table, result), len(x) - tests
     return Dataset(
-        x=x[:n], y=y[:n], classes=found.classes, name=name, official_test=Samples(x[n:], y[n:]) if tests else None,
+        x=x[:n], y=y[:n], classes=result.classes, name=name, official_test=Samples(x[n:], y[n:]) if tests else None,
         client=None if ids is None else ids[:n], test_client=None if ids is None or not tests else ids[n:],
-        client_names=client_names, labels=found.labels, preparation=preparation, table=rows,
-        notes=() if card is not None else _notes(table, features, found),
+        client_names=client_names, labels=result.labels, preparation=preparation, table=rows,
+        notes=() if card is not None else _notes(table, features, result),
     )  # fmt: skip
 
 
-def _misfits(own: Card, found: Card) -> Iterator[str]:
+def _misfits(own: Card, result: Card) -> Iterator[str]:
     """Yield why the columns of a table cannot be inputs, or are not what all sites agreed on."""
-    kinds, features = {c.name: c.kind for c in found.columns}, [c.name for c in own.columns]
+    kinds, features = {c.name: c.kind for c in result.columns}, [c.name for c in own.columns]
     differ = [c.name for c in own.columns if c.kind == "text" and kinds.get(c.name) == "number"]
-    if (own.target, own.binary) != (found.target, found.binary) or set(features) != kinds.keys() or differ:
+    if (own.target, own.binary) != (result.target, result.binary) or set(features) != kinds.keys() or differ:
         lacking, more = [c for c in kinds if c not in features], [c for c in features if c not in kinds]
         yield (
-            f"its table is not what all sites agreed on, target {found.target!r} (binary: {found.binary}) and "
+            f"its table is not what all sites agreed on, target {result.target!r} (binary: {result.binary}) and "
             f"{listed([*kinds])}; it lacks {listed(lacking) or 'none'}, has also {listed(more) or 'none'}, and texts "
             f"instead of numbers in {listed(differ) or 'none'}"
         )
     if not features:
         yield f"no column is left as input next to '{own.target}'; there is nothing else, or all others are dropped"
-    yield from (f"column '{c.name}' is empty in every row; drop it" for c in found.columns if c.kind == "empty")
+    yield from (f"column '{c.name}' is empty in every row; drop it" for c in result.columns if c.kind == "empty")
 
 
-def _notes(table: Table, features: Sequence[str], found: Card) -> tuple[str, ...]:
+def _notes(table: Table, features: Sequence[str], result: Card) -> tuple[str, ...]:
     """Return what is to be known of inputs and classes that were made of texts."""
-    target, fields = found.target or "", table.column(found.target or "", "target")
+    target, fields = result.target or "", table.column(result.target or "", "target")
     notes = [table.differences, *(table.converted(column).note for column in features)]
-    if found.numeric and found.classes < (texts := len(set(fields))):
-        notes.append(f"{texts} different texts of the target '{target}' are {found.classes} classes, since 2.0 is 2")
-    if found.numeric and looks_measured(fields):
+    if result.numeric and result.classes < (texts := len(set(fields))):
+        notes.append(f"{texts} different texts of the target '{target}' are {result.classes} classes, since 2.0 is 2")
+    if result.numeric and looks_measured(fields):
         notes.append(
-            f"the target '{target}' has {found.classes} different numbers and looks like a measurement, and fedkin "
+            f"the target '{target}' has {result.classes} different numbers and looks like a measurement, and fedkin "
             "classifies: cut it into a few classes, or ask whether it is above 0 with --binary"
         )
     return tuple(filter(None, notes))
@@ -359,12 +359,12 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
     """Return the names of the classes, and whether they are whole numbers."""
     fields = table.column(target, "target")
     numeric = not as_texts and target not in table.texts and whole_numbers(fields)
-    found = numbers_of(fields)
+    result = numbers_of(fields)
     bad = np.array([f.lower() in MISSING for f in fields])
-    if binary and found is None:
+    if binary and result is None:
         bad |= [numbers_of([f]) is None for f in fields]
-    elif found is not None and (binary or not (numeric or as_texts or table.converted(target).numbers is None)):
-        bad |= ~np.isfinite(found) | (not binary and np.floor(found) != found)
+    elif result is not None and (binary or not (numeric or as_texts or table.converted(target).numbers is None)):
+        bad |= ~np.isfinite(result) | (not binary and np.floor(result) != result)
     if bad.any():
         at = int(np.argmax(bad))
         todo = "with binary give numbers alone" if binary else "fedkin classifies: give whole numbers or texts"
@@ -465,8 +465,8 @@ def _raw(table: Table, columns: Sequence[Input]) -> Raw:
 def _by_all_rows(rows: Rows, owner: npt.NDArray[np.generic]) -> tuple[Tensor, Preparation]:
     """Return the inputs scaled by the values of all rows of the same owner."""
     parts = [np.flatnonzero(owner == k) for k in np.unique(owner)]
-    found = rows.fit(parts)
-    x = torch.empty((len(rows.raw), *found.shape))
+    result = rows.fit(parts)
+    x = torch.empty((len(rows.raw), *result.shape))
     for k, part in enumerate(parts):
-        x[torch.from_numpy(part)] = rows.scaled(found.of(k), part)
-    return x, found
+        x[torch.from_numpy(part)] = rows.scaled(result.of(k), part)
+    return x, result

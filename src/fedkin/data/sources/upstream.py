@@ -50,8 +50,8 @@ class Files:
     def folder_of(self, *names: str) -> Path:
         """Return the folder that holds a file of one of these names, perhaps with .gz, unpacked."""
         both = (name + end for name in names for end in ("", ".gz"))
-        found = next((self.there[name] for name in both if name in self.there), None)
-        return self._there(found, names[0]).parent
+        result = next((self.there[name] for name in both if name in self.there), None)
+        return self._there(result, names[0]).parent
 
     def content(self, name: str) -> bytes | None:
         """Return a file's bytes, wherever it is, decompressed if it is a .gz; None if it is nowhere."""
@@ -65,8 +65,8 @@ class Files:
         """Do the same as `content`; raise DataError if the file is nowhere, with what ``more`` there is to know."""
         return self._there(self.content(name), name, more)
 
-    def _there(self, found: T | None, name: str, more: str = "") -> T:
-        if found is None:
+    def _there(self, result: T | None, name: str, more: str = "") -> T:
+        if result is None:
             inside = sorted(p.name for p in self.folder.iterdir())
             arrays = next((f", or give {self.folder / n} as the data" for n in inside if n.endswith(".npz")), "")
             held = listed(inside, limit=5) or "nothing"
@@ -74,7 +74,7 @@ class Files:
                 f"{self.folder}: no file {name}, the folder holds {held}; put it there as its makers publish it{arrays}"
                 f"{more}"
             )
-        return found
+        return result
 
 
 def read_cifar(folder: Path, *, fine: bool, first: int = 100) -> Dataset:
@@ -211,14 +211,14 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     with readable(path, f"the arrays {listed(keys)}", "write all of them"):
         numbers = [stored[key] for key in keys] if stored else []
     train, *test = (RawSamples(x, y, stored.get(key)) for (x, y), key in zip(parts, keys, strict=False))
-    found = dataset_of(folder.resolve().name, train, *test, prefix="writer ", site=site)
+    result = dataset_of(folder.resolve().name, train, *test, prefix="writer ", site=site)
     if not stored:
-        return found
+        return result
     series = numbered(np.concatenate(numbers[len(parts) :]))[0]
-    ids = torch.cat([part for part in (found.client, found.test_client) if part is not None])
-    groups = torch.zeros(len(found.client_names or ()), dtype=torch.int64)
+    ids = torch.cat([part for part in (result.client, result.test_client) if part is not None])
+    groups = torch.zeros(len(result.client_names or ()), dtype=torch.int64)
     groups[ids] = series
-    return replace(found, groups=groups)
+    return replace(result, groups=groups)
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -244,13 +244,13 @@ def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
 
 def _read(folder: Path, part: str, what: str, dimensions: int) -> npt.NDArray[np.uint8]:
     pattern = f"*{part}-{what}?idx{dimensions}-ubyte"
-    found = sorted(folder.glob(pattern)) or sorted(folder.glob(pattern + ".gz"))
-    if len(found) != 1:
+    result = sorted(folder.glob(pattern)) or sorted(folder.glob(pattern + ".gz"))
+    if len(result) != 1:
         raise DataError(
             f"{folder}: expected one file {part}-{what}-idx{dimensions}-ubyte, or the same with .gz, got "
-            f"{listed([file.name for file in found]) or 'none'}"
+            f"{listed([file.name for file in result]) or 'none'}"
         )
-    return read_idx(found[0], dimensions)
+    return read_idx(result[0], dimensions)
 
 
 def read_leaf(folder: Path) -> Dataset:
@@ -277,12 +277,12 @@ def _part(paths: list[Path]) -> RawSamples:
 
 
 def _users(path: Path) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    found, what = [], "of LEAF, with users and user_data, images x of 784 numbers and labels y"
+    result, what = [], "of LEAF, with users and user_data, images x of 784 numbers and labels y"
     with readable(path, f"a file {what}"):
         content = json.loads(path.read_text(encoding="utf-8"))
         users, data = [*map(str, content["users"])], dict(content["user_data"])
     for name in users:
         with readable(f"{path}, user {name}", f"one {what}"):
             x = np.asarray(data[name]["x"], dtype=np.float32).reshape(-1, 1, _SIDE, _SIDE)
-            found.append((x, np.asarray(data[name]["y"]), np.full(len(x), name)))
-    return found
+            result.append((x, np.asarray(data[name]["y"]), np.full(len(x), name)))
+    return result
