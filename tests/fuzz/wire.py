@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from fedkin.core import DataError, FedkinError
+from fedkin.core.refusals import Reason
 from fedkin.data import Card
 from fedkin_hosts import heads
 from fedkin_hosts.client import ClientService
@@ -110,15 +111,13 @@ class _Desk:
         if bad is None:
             return
         found = clerk.read(bad, kind, "c0", 1)
-        assert isinstance(found, Reply | OtherUpload | OtherKey | NoSetup | str), found
-        if isinstance(found, str):
-            assert found.isprintable(), found
-            assert "traceback" not in found, found  # nobody thought of it
+        assert isinstance(found, Reply | OtherUpload | OtherKey | NoSetup | Reason), found
+        assert not isinstance(found, Reason) or str(found).isprintable(), found
         if isinstance(found, Reply):
             assert all(isinstance(t, torch.Tensor) for t in found.body.values())
             if isinstance(found.head, heads.Hello):
                 got = attempt(lambda: Card.from_json(found.head.card), "the card")
-                assert isinstance(got, Card) or "traceback" not in got, got
+                assert isinstance(got, Card | Reason), got
         Suspects().record("c0", bad)
 
     # ---- the client's side ----------------------------------------------------------------------------------------
