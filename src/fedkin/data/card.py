@@ -86,7 +86,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return a card from the result of `json.loads`; it comes from another host, so everything is checked.
 
         Args:
-            found: the parsed value; the caller limits the number of bytes before parsing.
+            value: the parsed value; the caller limits the number of bytes before parsing.
             where: put in front of messages, for example the site's name.
         """
         with readable(where, "a card", "correct that part of it"):

@@ -132,9 +132,9 @@ def _unnamed(dataset: Dataset, why: str) -> str:
     column = "--client-column COLUMN, or " if table else ""
     return (
         f"{dataset.name} does not name its clients, and its {len(dataset)} samples cannot be dealt to "
-        f"{DEFAULT_CLIENTS} synthetic clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with "
-        f"one {'file' if table else 'folder'} for each client; or, to try things out, make up fewer: --partition iid "
-        f"--clients {few}"
+        f"{DEFAULT_CLIENTS} synthetic clients, which is the default ({why.partition(';')[0]}); name the clients: "
+        f"{column}a folder with one {'file' if table else 'folder'} for each client; or, to try things out, make up "
+        f"fewer: --partition iid --clients {few}"
     )
 
 

@@ -113,7 +113,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
         raise DataError(f"{where}: no sample is left for testing; provide more samples")
     rounds_of_own = sorted(set(after))
     way = _joined(p, shard, rounds_of_own)
-    scores = {a: score(way.found[a].test, way.found[a].counts) for a in rounds_of_own}
+    scores = {a: score(way.answers[a].test, way.answers[a].counts) for a in rounds_of_own}
     most = majority_class(shard.train.y.bincount().tolist())
     constant = None if most is None else float((shard.test.y == most).double().mean())
     return Drill(
@@ -133,7 +133,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
 class _Way:
     """Evaluations and clusters of a joining client by its rounds; clusters of all clients and its first weights."""
 
-    found: dict[int, Bundle]
+    answers: dict[int, Bundle]
     clusters: dict[int, int | None]
     labels: Tensor | None
     weights: Tensor | None

@@ -270,9 +270,9 @@ class ClientService:
         A process that was restarted since then evaluates again, with an equal result; not after private training, which
         would train with different noise.
         """
-        round, found = self._reported.get(head.run, (-1, None))
+        round, result = self._reported.get(head.run, (-1, None))
         if round == head.round:
-            return found
+            return result
         if job.private is not None:
             return None
         again = msgspec.structs.replace(head, kind="evaluate")

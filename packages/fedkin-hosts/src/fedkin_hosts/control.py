@@ -101,8 +101,8 @@ class Control:
     def at(cls, folder: Path) -> Control:
         """Return the operator's access to the link in a folder; `ConfigError` if the folder does not hold a link."""
         try:
-            found = msgspec.json.decode((folder / _ADDRESS).read_bytes(), type=_Address)
-            return cls(folder, found.address, None if found.authority is None else Path(found.authority))
+            result = msgspec.json.decode((folder / _ADDRESS).read_bytes(), type=_Address)
+            return cls(folder, result.address, None if result.authority is None else Path(result.authority))
         except (OSError, msgspec.DecodeError) as error:
             raise ConfigError(
                 f"{folder} is not a link's folder; start one there: fedkin link {typed(folder)}"
@@ -114,7 +114,7 @@ class Control:
 
     def nodes(self) -> list[RegisteredNode]:
         """Return every registered node."""
-        found = self._ask("ListNodes", control_pb2.ListNodesRequest()).nodes_info
+        result = self._ask("ListNodes", control_pb2.ListNodesRequest()).nodes_info
         return [
             RegisteredNode(
                 node.node_id,
@@ -123,22 +123,22 @@ class Control:
                 node.status,
                 max(node.registered_at, node.last_activated_at, node.last_deactivated_at, node.unregistered_at),
             )
-            for node in found
+            for node in result
         ]
 
     def runs(self) -> list[SubmittedRun]:
         """Return every submitted run, the newest first."""
-        found = self._ask("ListRuns", control_pb2.ListRunsRequest())
+        result = self._ask("ListRuns", control_pb2.ListRunsRequest())
         return [
             SubmittedRun(
                 str(run.run_id),
                 ":".join(filter(None, [run.status.status, run.status.sub_status])),
                 run.running_at,
-                _seconds(run.running_at, run.finished_at or found.now),
+                _seconds(run.running_at, run.finished_at or result.now),
                 run.bytes_recv,
                 run.bytes_sent,
             )
-            for run in sorted(found.run_dict.values(), key=lambda run: run.pending_at, reverse=True)
+            for run in sorted(result.run_dict.values(), key=lambda run: run.pending_at, reverse=True)
         ]
 
     def start(self, app: bytes, config: Mapping[str, str], nodes: int | None = None) -> int:

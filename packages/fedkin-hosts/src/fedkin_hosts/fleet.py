@@ -96,11 +96,11 @@ class FleetNode:
         try:
             last = time.monotonic()
             while not lost.is_set():
-                found = self._call(self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=node))
-                for stub, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                result = self._call(self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=node))
+                for stub, tree in zip(result.messages_list, result.message_object_trees, strict=True):
                     self._answer_one(node, stub.metadata.run_id, tree)
                     last = time.monotonic()
-                if not found.messages_list:
+                if not result.messages_list:
                     time.sleep(min(_RARELY, max(_OFTEN, (time.monotonic() - last) / 20)))
         finally:
             lost.set()

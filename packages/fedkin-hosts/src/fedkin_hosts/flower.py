@@ -125,12 +125,12 @@ class FlowerPost:
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
         """Return the answers that have arrived for some tickets, or why there is none; each is returned once."""
-        found: dict[str, WireMessage | Code] = {}
+        result: dict[str, WireMessage | Code] = {}
         whole = list(tickets)
         calls = min(len(whole), len(whole) if self._apart else _CALLS if self._with_keys else 1)
         for i in range(calls):
-            found |= self._pulled(whole[i::calls])
-        return found
+            result |= self._pulled(whole[i::calls])
+        return result
 
     def _pulled(self, tickets: list[str]) -> dict[str, WireMessage | Code]:
         """Return the answers to a few messages by one call of Flower's, which raises if any of them cannot be read.
@@ -147,13 +147,13 @@ class FlowerPost:
             if len(tickets) == 1:
                 return {tickets[0]: "garbled"}
             return {ticket: got for one in tickets for ticket, got in self._pulled([one]).items()}
-        found: dict[str, WireMessage | Code] = {}
+        result: dict[str, WireMessage | Code] = {}
         for message in messages:
             # the id that a message replies to is chosen by its sender; for a single message the ticket is known
             ticket = tickets[0] if len(tickets) == 1 else _ticket(message)
             if ticket in tickets:
-                found[ticket] = self._letter(message)
-        return found
+                result[ticket] = self._letter(message)
+        return result
 
     def _letter(self, message: Message) -> WireMessage | Code:
         try:

@@ -208,13 +208,13 @@ class Enrolment:
             return self._unnamed(round, node, name)
         if registered != name:
             return self._refuse(round, registered, node, Reason("other-name", value=name, expected=registered))
-        found = self._clerk.read(got, "hello", name)
-        if not (isinstance(found, Reply) and isinstance(found.head, heads.Hello)):  # perhaps another time
-            return self._say(round, name, str(found if isinstance(found, Reason) else Reason("garbled")))
+        result = self._clerk.read(got, "hello", name)
+        if not (isinstance(result, Reply) and isinstance(result.head, heads.Hello)):  # perhaps another time
+            return self._say(round, name, str(result if isinstance(result, Reason) else Reason("garbled")))
         former = self.place(name)
         if former not in (None, node):
             return self._say(round, name, "is connected already; another node of this name waits until it is gone")
-        if why := self._unfit(name, node, found.head):
+        if why := self._unfit(name, node, result.head):
             return self._refuse(round, name, node, why)
         if self.node.get(name) not in (None, node):
             self._say(round, name, "is back on another node")
@@ -287,26 +287,26 @@ class Enrolment:
             if came is None or came.node != asked.node:  # it has left since, and is asked again where it is
                 continue
             read = self._clerk.read(got, "describe", asked.name)
-            found = attempt(partial(self._described, came, read, schema), f"the description of {asked.name}")
-            if isinstance(found, JoiningClient):
-                self.new[asked.name] = found
+            result = attempt(partial(self._described, came, read, schema), f"the description of {asked.name}")
+            if isinstance(result, JoiningClient):
+                self.new[asked.name] = result
             else:
-                self._put_off(round, asked.name, asked.node, found)
+                self._put_off(round, asked.name, asked.node, result)
 
     def _described(self, came: JoiningClient, read: object, schema: Bundle) -> JoiningClient | Reason:
         """Return a joining client with its description, or why that cannot be used."""
         if not isinstance(read, Reply) or not isinstance(read.head, heads.Description):
             return read if isinstance(read, Reason) else Reason("garbled")
         hosts, secure = self._clerk.settings.hosts, self._clerk.settings.aggregation.secure
-        found = read.body
-        if why := refusal(found, schema, _COUNTS):
+        result = read.body
+        if why := refusal(result, schema, _COUNTS):
             return why
-        if why := outside("size", int(found.size), 1, hosts.max_samples):
+        if why := outside("size", int(result.size), 1, hosts.max_samples):
             return why
-        counts = {name: t for name, t in found.items() if not t.is_floating_point() and t.numel()}
+        counts = {name: t for name, t in result.items() if not t.is_floating_point() and t.numel()}
         ends = ((name, int(end)) for name, t in counts.items() for end in (t.min(), t.max()))
         if why := next(filter(None, (outside(name, end, 0, _COUNTS) for name, end in ends)), None):
             return why
         if secure and read.head.public is None:
             return Reason("no-public-key")
-        return replace(came, said=found, public=read.head.public or "", signature=read.head.signature)
+        return replace(came, said=result, public=read.head.public or "", signature=read.head.signature)

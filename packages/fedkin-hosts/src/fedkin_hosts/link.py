@@ -264,19 +264,19 @@ class Link:
 
     def look(self) -> list[str]:
         """Register the keys in the folder, admit those that are not shut out, and return lines for the operator."""
-        folder, lines, found = self.settings.node_folder, list[str](), dict[str, PublicKey]()
+        folder, lines, result = self.settings.node_folder, list[str](), dict[str, PublicKey]()
         for path in sorted(folder.glob("*.pub")):
             try:
-                found[path.stem] = public_key(path)
+                result[path.stem] = public_key(path)
             except ConfigError as error:
                 lines.append(f"a file is skipped until it changes: {error}")
-        self.keyring.keep(found)  # before the SuperLink is asked, which may not answer
+        self.keyring.keep(result)  # before the SuperLink is asked, which may not answer
         try:
             nodes = {node.key: node for node in self.control.nodes()}
         except EngineError as error:
             return [*lines, f"new keys are not accepted yet; this is tried again: {error}"]
         admitted = dict[str, PublicKey]()
-        for name, key in found.items():
+        for name, key in result.items():
             if (node := nodes.get(pem(key))) is None:
                 try:
                     self.control.register(name, key)
@@ -290,7 +290,7 @@ class Link:
                 )
                 continue
             admitted[name] = key
-        known = {pem(key) for key in found.values()}
+        known = {pem(key) for key in result.values()}
         for node in nodes.values():
             if not node.is_shut_out and node.key not in known:
                 revoke = command_line(["fedkin", "link", str(self.settings.folder), "--revoke", node.name])

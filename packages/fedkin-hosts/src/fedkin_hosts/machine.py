@@ -44,10 +44,10 @@ def environment(home: Path) -> dict[str, str]:
 def program(name: str) -> str:
     """Return the path of one of Flower's programs, such as ``flower-superlink``: next to this Python, else on ``PATH``;
     `ConfigError` if it is not installed."""
-    found = shutil.which(name, path=str(_beside())) or shutil.which(name)
-    if found is None:
+    result = shutil.which(name, path=str(_beside())) or shutil.which(name)
+    if result is None:
         raise ConfigError(f"Flower's program {name} was not found next to {sys.executable} nor on PATH; {INSTALL}")
-    return found
+    return result
 
 
 def require_flower() -> None:
@@ -91,8 +91,8 @@ def listening(host: str, port: int, flags: str = "--host or --port") -> socket.s
 
 def free_port(host: str = "127.0.0.1") -> int:
     """Return a port that no program listens on now."""
-    with listening(host, 0) as found:
-        return int(found.getsockname()[1])
+    with listening(host, 0) as result:
+        return int(result.getsockname()[1])
 
 
 def answers(host: str, port: int) -> bool:

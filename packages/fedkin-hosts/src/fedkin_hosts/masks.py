@@ -173,8 +173,8 @@ def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bu
             np.add(part, numbers, out=part) if number < other else np.subtract(part, numbers, out=part)
             at += len(numbers)
     parts = np.split(flat.view(np.int64), np.cumsum([addend[n].numel() for n in names])[:-1]) if names else []
-    found = {n: torch.from_numpy(p.copy()).reshape(addend[n].shape) for n, p in zip(names, parts, strict=True)}
-    return Bundle({n: found[n] for n in addend})
+    result = {n: torch.from_numpy(p.copy()).reshape(addend[n].shape) for n, p in zip(names, parts, strict=True)}
+    return Bundle({n: result[n] for n in addend})
 
 
 def _stream(key: bytes, count: int) -> Iterator[np.ndarray[Any, np.dtype[np.uint64]]]:

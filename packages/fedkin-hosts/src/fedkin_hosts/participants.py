@@ -85,10 +85,10 @@ class Members:
         if not path.exists():
             return cls(path, secrets.token_hex(12))
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_File)
+            result = msgspec.json.decode(path.read_bytes(), type=_File)
         except ValueError as e:
             raise RunFolderError(f"{path} is damaged ({e}); restore it, or start the run in another folder") from e
-        return cls(path, found.run, found.card, found.clients, found.session)
+        return cls(path, result.run, result.card, result.clients, result.session)
 
     def save(self) -> None:
         """Write the file; when this returns, it is on the disk."""

@@ -198,10 +198,10 @@ class Account:
         if not os.path.lexists(self.path):  # a link to a disk that is not mounted is no new account
             return {}
         try:
-            found = msgspec.json.decode(self.path.read_bytes(), type=_Book)
-            if found.digest != _digest(found.runs):
+            result = msgspec.json.decode(self.path.read_bytes(), type=_Book)
+            if result.digest != _digest(result.runs):
                 raise ValueError("its digest does not fit")
-            return found.runs
+            return result.runs
         except (ValueError, RecursionError) as e:
             raise RunFolderError(
                 f"{self.path} is damaged ({e}), and private runs are refused until it is restored from a backup: it "

@@ -59,8 +59,8 @@ class Keyring:
 
     def keep(self, keys: Mapping[str, PublicKey]) -> None:
         """Drop the keys that are not among these; none is added."""
-        found = {pem(key) for key in keys.values()}
-        self._keys = {form: entry for form, entry in self._keys.items() if form in found}
+        result = {pem(key) for key in keys.values()}
+        self._keys = {form: entry for form, entry in self._keys.items() if form in result}
 
     def holder(self, headers: Headers, now: datetime | None = None) -> str:
         """Return the name of the node that signed a request.
@@ -75,15 +75,15 @@ class Keyring:
         """
         public, stamp, signature = (_only(headers, name) for name in (PUBLIC_KEY, TIMESTAMP, SIGNATURE))
         try:
-            found = self._keys.get(b64decode(public, validate=True))
+            result = self._keys.get(b64decode(public, validate=True))
             signed = b64decode(signature, validate=True)
             age = ((now or datetime.now(UTC)) - datetime.fromisoformat(stamp.decode("ascii"))).total_seconds()
         except (binascii.Error, ValueError, TypeError) as error:  # a time without a zone raises TypeError
             raise Unsigned(f"its signed headers cannot be read ({error})") from error
         remedy = "put NAME.pub into the link's folder nodes/"
-        Unsigned.check(found is None, f"its key is not registered at this link: {remedy}", honest=True)
-        assert found is not None
-        name, key = found
+        Unsigned.check(result is None, f"its key is not registered at this link: {remedy}", honest=True)
+        assert result is not None
+        name, key = result
         ahead = f"the clock of {name} is {-age:.1f} s ahead of this machine's (Flower allows {SKEW_SECONDS:g} s)"
         why = ahead if age < 0 else f"{name} signed it {age:.0f} s ago by this machine's clock"
         wrong = not -SKEW_SECONDS < age < AGE_SECONDS

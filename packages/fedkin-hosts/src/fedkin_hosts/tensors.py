@@ -32,15 +32,15 @@ def bundle(of: WireMessage) -> Bundle:
     names = convert(of.head.get("tensors", []), Tensors, "the list of tensors")
     require(int.from_bytes(of.body[:8], "little") <= HEAD_LIMIT, "the list of tensors in the body is too long")
     try:
-        found = load(of.body) if of.body or names else {}
+        result = load(of.body) if of.body or names else {}
     except (SafetensorError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
         raise WireError(f"the tensors cannot be made: {reason(error)}") from error
-    require(sorted(found) == sorted(names), "the body has other tensors than the head names")
-    for name, t in found.items():
+    require(sorted(result) == sorted(names), "the body has other tensors than the head names")
+    for name, t in result.items():
         odd = t.dtype is torch.bool and t.numel() and int(t.view(torch.uint8).max()) > 1
         sound = t.dtype in _TYPES and not odd
         require(sound, f"tensor {name[:40]!r} holds bytes that are no numbers of type {t.dtype}")
-    return Bundle({name: found[name] for name in names})
+    return Bundle({name: result[name] for name in names})
 
 
 def mark(of: WireMessage) -> str:

@@ -172,11 +172,11 @@ class Fleet:
         assert known == len(self.members)
         least = 0 if known else self._hosts.min_clients
         self._roll.meet(round, 0 if known else _GREETING)
-        found = self._roll.take_in(self._net, known, round, least)
+        result = self._roll.take_in(self._net, known, round, least)
         while len(self.members) < least:
             self._wait_for_all()
-            found = self._roll.take_in(self._net, known, round, least)
-        return found
+            result = self._roll.take_in(self._net, known, round, least)
+        return result
 
     def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Outcome:
         """Send messages to clients and collect their answers until the deadline, or until ``enough`` have arrived.
@@ -205,13 +205,13 @@ class Fleet:
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
         """Return the private training steps beyond those already ``counted``, as far as clients have reported them."""
-        found: dict[int, dict[float, int]] = {}
+        result: dict[int, dict[float, int]] = {}
         for i, spent in sorted(self._spent.items()):
             before = counted.get(i, {})
             more = {rate: n - before.get(rate, 0) for rate, n in spent.items() if n > before.get(rate, 0)}
             if more and len({**before, **more}) <= MOST_RATES:
-                found[i] = more
-        return found
+                result[i] = more
+        return result
 
     def note(self, report: RoundReport) -> None:
         """Log the clients of a round whose answers were not used or did not arrive, or that claim too many samples."""
@@ -268,36 +268,36 @@ class Fleet:
                 continue
             i = x.open.pop(ticket)
             m, name = x.messages[i], self._name(i)
-            found = self._clerk.read(got, m.step, name, m.seq)
-            if not isinstance(found, OtherUpload | NoSetup):  # a suspect that is asked again stays one
+            result = self._clerk.read(got, m.step, name, m.seq)
+            if not isinstance(result, OtherUpload | NoSetup):  # a suspect that is asked again stays one
                 self._suspects.record(name, got)
-            if isinstance(found, Reply):
-                x.answers[i] = found.body
-                self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
-                if isinstance(found.head, Evaluated) and found.head.spent:
-                    self._spent[i] = {step.rate: step.count for step in found.head.spent}
-            elif isinstance(found, OtherUpload) and found.have == self._ack(i, m):
+            if isinstance(result, Reply):
+                x.answers[i] = result.body
+                self.training_s += result.head.training_s if isinstance(result.head, Updated) else 0.0
+                if isinstance(result.head, Evaluated) and result.head.spent:
+                    self._spent[i] = {step.rate: step.count for step in result.head.spent}
+            elif isinstance(result, OtherUpload) and result.have == self._ack(i, m):
                 x.missing[i] = Reason("newer-start")
-            elif isinstance(found, OtherUpload) and i in x.renewed:
+            elif isinstance(result, OtherUpload) and i in x.renewed:
                 self._suspects.missed(name, ticket)
                 x.missing[i] = Reason("two-uploads")
-            elif isinstance(found, OtherUpload):
-                goes_on = f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
+            elif isinstance(result, OtherUpload):
+                goes_on = f"goes on from upload {result.have}" if result.have else "joins again: its disk was lost"
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
-                self._instead[i] = (m.ack, found.have)
+                self._instead[i] = (m.ack, result.have)
                 x.renewed.add(i)
                 again.append(i)
-            elif isinstance(found, NoSetup):
+            elif isinstance(result, NoSetup):
                 if i in x.inline:
                     x.missing[i] = Reason("garbled")
                 else:
                     x.inline.add(i)
                     again.append(i)
-            elif isinstance(found, OtherKey):
-                self.members.goes_public(i, found.public, found.signature)
+            elif isinstance(result, OtherKey):
+                self.members.goes_public(i, result.public, result.signature)
                 x.missing[i] = Reason("new-key")
             else:
-                x.missing[i] = found
+                x.missing[i] = result
         return again
 
     def _ack(self, i: int, m: Message) -> int:

@@ -89,8 +89,8 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
 
     def over() -> str | None:
         """Return how the run ended according to the link; None while it continues."""
-        found = (run.status for run in link.runs() if run.number == number)
-        status = next(found, "unknown to the link")
+        result = (run.status for run in link.runs() if run.number == number)
+        status = next(result, "unknown to the link")
         if status in ("pending", "starting", "running"):
             return None
         return status
