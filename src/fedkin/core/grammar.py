@@ -17,6 +17,8 @@ NONE = "none"
 Value: TypeAlias = bool | int | float | str
 Table: TypeAlias = Mapping[str, "Value | Sequence[Value] | Table"]
 """A table of a TOML file."""
+Fields: TypeAlias = dict[str, "Value | Sequence[Value] | Table"]
+"""Fields of a method, those of a wrapped one in a table of their own."""
 T = TypeVar("T")
 _hints = cache(get_type_hints)
 

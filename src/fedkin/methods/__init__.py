@@ -8,7 +8,7 @@ from typing import Any
 from fedkin.capabilities.presets import preset
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
-from fedkin.core.grammar import filled, parsed
+from fedkin.core.grammar import Fields, Value, filled, parsed, subtable
 from fedkin.methods.apfl import APFL as APFL
 from fedkin.methods.cam import CAM as CAM
 from fedkin.methods.cfic import CFIC as CFIC
@@ -231,7 +231,7 @@ def get_title(name: str) -> str:
     return title + (f" ({text.replace(',', ', ')})" if text else "") + name[len(plain) :]
 
 
-def settings_in(name: str) -> dict[str, Any]:
+def settings_in(name: str) -> Fields:
     """Return the settings in a method's name: field -> value; those of a wrapped method under ``inner``.
 
     Raises:
@@ -245,24 +245,26 @@ def settings_in(name: str) -> dict[str, Any]:
             f"{name}: settings in a name are those of the method, before -safe: {plain}@FIELD=VALUE-safe; fields of "
             f"the safe form are given as --set {base}.FIELD=VALUE"
         )
-    method, values = get_method(base), dict[str, Any]()
+    method, values = get_method(base), Fields()
     for field, value in _parsed(text, name).items():
         place(values, method, field, value)
     return values
 
 
-def place(table: dict[str, Any], method: Method, field: str, value: Any) -> None:
+def place(table: Fields, method: Method, field: str, value: Any) -> None:
     """Set a field in a method's table; a field that only a wrapped method has is set in the table ``inner``."""
     inner = getattr(method, "inner", None)
     if not hasattr(method, field) and isinstance(inner, Method):
-        place(table.setdefault("inner", {}), inner, field, value)
+        within = {**subtable(table, "inner")}
+        place(within, inner, field, value)
+        table["inner"] = within
     else:
         table[field] = value
 
 
-def _parsed(text: str, name: str) -> dict[str, Any]:
+def _parsed(text: str, name: str) -> dict[str, Value]:
     """Return settings in the order of their text, such as "mu=0.1,epochs=2"."""
-    result: dict[str, Any] = parsed(f"@{text}", name)[1]
+    result = parsed(f"@{text}", name)[1]
     for value in result.values():
         if set(str(value)) & set("/\\:@"):  # names are also those of folders
             raise ConfigError(

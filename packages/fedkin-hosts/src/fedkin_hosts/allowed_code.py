@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fedkin.core import ConfigError, Method
+from fedkin.core.grammar import Table, subtable
 from fedkin.core.refusals import Reason
 from fedkin.core.settings import DataSettings, read_settings
 from fedkin.experiment.settings import Settings, settings_from
@@ -150,7 +151,7 @@ def _unfit_file(file: Path, others: Mapping[str, Path]) -> str:
     return ""
 
 
-def settings_of(table: Mapping[str, Any], allowed: Allowed | None = None) -> Settings:
+def settings_of(table: Table, allowed: Allowed | None = None) -> Settings:
     """Read the settings of a run that another host sent.
 
     Args:
@@ -177,7 +178,7 @@ def settings_of(table: Mapping[str, Any], allowed: Allowed | None = None) -> Set
     if asked.model.init_weights is not None:
         raise ConfigError(f"{where}: [model] init_weights names a file, which no run can choose on this machine")
     # a client uses its own data: it must not look on its disk for a path that the server names
-    elsewhere = {**table, "data": {**table.get("data", {}), "data": DataSettings().data}}
+    elsewhere = {**table, "data": {**subtable(table, "data"), "data": DataSettings().data}}
     return settings_from(elsewhere, where).but(data=asked.data)
 
 

@@ -17,6 +17,7 @@ import msgspec
 from torch import Tensor
 
 from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
+from fedkin.core.grammar import Table, subtable
 from fedkin.core.refusals import OfHost
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, SiteData, resolved, seeded
@@ -35,7 +36,7 @@ from fedkin.server.ledger import OutOfStep
 from fedkin.server.requirements import require
 from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of, versions
 from fedkin_hosts.client_memory import ClientStore, Kept
-from fedkin_hosts.heads import FORMAT, RequestHead, RunSetup, WireError, WireMessage, decode, refusal, stamp
+from fedkin_hosts.heads import FORMAT, Json, RequestHead, RunSetup, WireError, WireMessage, decode, refusal, stamp
 from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked, masked
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin_hosts.tensors import bundle, mark, wire_message
@@ -104,7 +105,7 @@ class ClientService:
         except Exception as e:  # includes everything that a user-defined method may raise
             return self._refused(head, e)
 
-    def _refused(self, head: Mapping[str, Any], e: Exception) -> WireMessage:
+    def _refused(self, head: Json, e: Exception) -> WireMessage:
         """Log what went wrong here and return the answer with its code."""
         if isinstance(e, OutOfStep):
             log.warning("%s", e)
@@ -120,7 +121,7 @@ class ClientService:
         log.error(words, e, exc_info=e if kind in _UNEXPECTED else None)
         return self._no(head, code)
 
-    def _no(self, head: Mapping[str, Any] | RequestHead, code: OfHost, **more: Any) -> WireMessage:
+    def _no(self, head: Json | RequestHead, code: OfHost, **more: Any) -> WireMessage:
         return refusal(msgspec.to_builtins(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
 
     def _withheld(self, head: RequestHead) -> WireMessage:
@@ -383,9 +384,9 @@ class ClientService:
     }
 
 
-def _kind_of_run(table: Mapping[str, Any]) -> str:
+def _kind_of_run(table: Table) -> str:
     """Return a fingerprint of the settings that must not change during a run; the run may become longer."""
-    run = {n: v for n, v in table.get("run", {}).items() if n not in ("rounds", "eval_every")}
+    run = {n: v for n, v in subtable(table, "run").items() if n not in ("rounds", "eval_every")}
     return digest({**table, "run": run})
 
 
