@@ -15,7 +15,7 @@ import msgspec
 import tomli_w
 
 from fedkin.core import ConfigError, Method
-from fedkin.core.grammar import Table, converted, filled, plain, subtable
+from fedkin.core.grammar import Fields, Table, converted, filled, plain, subtable
 from fedkin.core.settings import Natural, RunSettings, Settings, checked, read_settings
 from fedkin.data import Dataset, Federation, OnData, federate, federation_of, is_shelf, resolved
 from fedkin.experiment.comparison import ComparisonResult
@@ -146,7 +146,7 @@ class Comparison:
         """
         return tuning_sweep(self.settings(name, self.seeds[0]), self.given(name), self.tune)
 
-    def given(self, name: str) -> dict[str, Any]:
+    def given(self, name: str) -> Fields:
         """Return the fields that are set of a method, in its name too; of a safe form, those of its method and its own.
 
         Where the run hides what single clients send, safe forms send nothing about single clients.
@@ -164,13 +164,14 @@ class Comparison:
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
         names = [CodeRef(name).portable for name in self.methods or REFERENCES]
-        table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
+        table: Fields = {"methods": names, "seeds": list(self.seeds)}
         table |= {"safe": True} if self.safe else {}
         table |= {"tune": self.tune} if self.tune else {}
         table |= {"baseline": CodeRef(self.baseline).portable} if self.baseline != ALONE[0] else {}
-        table |= table_of(self.base.but(data=resolved(self.base.data), code=_code_of(self.base)))
-        del table["run"]["seed"], table["method"]
-        own = {}
+        groups = table_of(self.base.but(data=resolved(self.base.data), code=_code_of(self.base)))
+        del groups["run"]["seed"], groups["method"]
+        table |= groups
+        own = dict[str, Table]()
         for code in map(CodeRef, self.names):
             if code.name in self.own or code.is_user_code:
                 own[code.portable] = {**code.entry(), **self.own.get(code.name, {})}
@@ -187,7 +188,7 @@ class Comparison:
         return copies([*map(CodeRef, self.names), CodeRef.read(self.base.model.model)])
 
 
-def _both(first: Table, second: Table) -> dict[str, Any]:
+def _both(first: Table, second: Table) -> Fields:
     """Return two tables of a method's fields as one; the second has precedence, also in a wrapped method's table."""
     inner = {**subtable(first, "inner"), **subtable(second, "inner")}
     return {**first, **second, **({"inner": inner} if inner else {})}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from torch import Tensor
 from fedkin.capabilities.logs import caveat_of
 from fedkin.core import Bundle, FedkinError, Method, MethodError, RunFolderError
 from fedkin.core.errors import typed, user_frames, user_line
+from fedkin.core.grammar import Table, subtable
 from fedkin.core.rows import kept_by
 from fedkin.core.settings import RunSettings
 from fedkin.experiment.prepare import Experiment
@@ -227,7 +228,7 @@ def _caveats(e: Experiment, s: Bundle, rounds: Sequence[RoundLine]) -> list[str]
     return notes
 
 
-def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
+def opened(path: Path | str, table: Table) -> RunFolder:
     """Open the folder of this run, to go on in it.
 
     Raises:
@@ -237,7 +238,7 @@ def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
     folder.recover()
     there, here = decisive(read_toml(folder.path / "config.toml")), decisive(table)
     if there != here:
-        longer = {**here, "run": {**here["run"], "rounds": there.get("run", {}).get("rounds")}} == there
+        longer = {**here, "run": {**subtable(here, "run"), "rounds": subtable(there, "run").get("rounds")}} == there
         more = f", or with another number of rounds: fedkin resume {typed(folder.path)} --rounds N" if longer else ""
         raise RunFolderError(
             f"{folder.path} belongs to a run with another config: {differences(there, here)}; resume it as it was "

@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fedkin.core import Method, Net
-from fedkin.core.grammar import Table, plain
+from fedkin.core.grammar import Fields, Table, plain
 from fedkin.data import Federation
 from fedkin.experiment.settings import Settings, decisive
 from fedkin.models.start import Model
@@ -47,7 +47,7 @@ def about_of(table: Table, data: Table, net: Net) -> dict[str, str]:
     return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
 
 
-def sizes_of(federation: Federation) -> dict[str, Any]:
+def sizes_of(federation: Federation) -> Fields:
     """Of which size a federation is."""
     samples = federation.sizes().sum(dim=0).tolist()
     sizes = {"clients": len(federation), "classes": federation.classes, "inputs": list(federation.shape)}
@@ -71,7 +71,7 @@ def _without_none(value: Any) -> Any:
 
 def made_by(method: Method, federation: Federation, model: Model | None, settings: Settings) -> Settings:
     """Return the settings of a run made by a program: enough to recognise it, not to make it again."""
-    own: dict[str, Any] = _without_none(plain(method)) if is_dataclass(method) else {}
+    own: Fields = _without_none(plain(method)) if is_dataclass(method) else {}
     name = model if model is None or isinstance(model, str) else type(model).__name__
     return settings.but(
         made_by=f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",

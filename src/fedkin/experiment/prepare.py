@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import structs
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ class Experiment:
     settings: Settings
     plan: Plan
     title: str
-    table: dict[str, Any]
+    table: Table
     marks: Mapping[str, str]
     about: Mapping[str, str]
 

@@ -300,7 +300,7 @@ def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str |
 def _undecided(e: Experiment, federation: Federation) -> list[str]:
     """Return a note on a method that decides by validation samples where no client has any; none on references, which
     every comparison has."""
-    name = e.table.get("method", {}).get("name")
+    name = e.settings.method.get("name")
     if not needs_of(e.method).validation or name in REFERENCES or bool(federation.sizes()[:, 1].any()):
         return []
     return [

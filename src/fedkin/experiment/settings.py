@@ -11,7 +11,7 @@ import msgspec
 import tomli_w
 
 from fedkin.core import ConfigError, Method
-from fedkin.core.grammar import Table, filled, plain
+from fedkin.core.grammar import Fields, Table, filled, plain
 from fedkin.core.settings import (
     Compute,
     DataSettings,
@@ -140,7 +140,7 @@ def sources_of(settings: Settings) -> dict[str, bytes]:
     return copies([code_of(settings), CodeRef.read(settings.model.model)])
 
 
-def decisive(table: Table) -> dict[str, Any]:
+def decisive(table: Table) -> Fields:
     """Return the settings that decide the results, of a run's table, in plain values.
 
     The engine is left out: loop and workers agree bit for bit, the stacked engine to the tolerance of float32 (its last

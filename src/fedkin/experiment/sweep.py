@@ -20,7 +20,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest, typed
-from fedkin.core.grammar import NONE, Table, converted, filled, plain
+from fedkin.core.grammar import NONE, Fields, Table, converted, filled, plain, subtable
 from fedkin.core.settings import Natural, Settings, leaf_groups
 from fedkin.data import Federation, federation_of
 from fedkin.evaluate import Spread, spread
@@ -168,9 +168,9 @@ class Sweep:
             inner, method = [*inner, "inner"], method.inner
         return part, *inner, leaf
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> Fields:
         """As nested tables, from which `sweep_from` reads it."""
-        entries: dict[str, Any] = {"seeds": list(self.seeds)} | ({"trials": self.trials} if self.trials else {})
+        entries: Fields = {"seeds": list(self.seeds), **({"trials": self.trials} if self.trials else {})}
         entries |= {"sampler": self.sampler} if self.sampler != "tpe" else {}
         entries |= {name: list(v) if isinstance(v, tuple) else str(v) for name, v in self.space.items()}
         return named({**table_of(self.base), "sweep": entries}, lambda name: CodeRef(name).portable)
@@ -255,9 +255,9 @@ def _require_same(sweep: Sweep, out: Path) -> None:
         )
 
 
-def _deciding(table: Table) -> dict[str, Any]:
+def _deciding(table: Table) -> Fields:
     portable = named(table, lambda name: CodeRef(name).portable)
-    return {**decisive({k: v for k, v in portable.items() if k != "sweep"}), "sweep": portable.get("sweep")}
+    return {**decisive({k: v for k, v in portable.items() if k != "sweep"}), "sweep": subtable(portable, "sweep")}
 
 
 def _trial(

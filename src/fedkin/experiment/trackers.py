@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fedkin.core import ConfigError
-from fedkin.core.grammar import Table
+from fedkin.core.grammar import Fields, Table
 from fedkin.experiment.listing import metric_of
 from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.record.lines import Figures, RoundLine
@@ -237,9 +237,9 @@ def _failed(name: str, error: Exception) -> None:
     _log.warning("%s does not take what it is sent (%s); the run goes on without it", name, what)
 
 
-def _flat(table: Table, before: str = "") -> dict[str, Any]:
+def _flat(table: Table, before: str = "") -> Fields:
     """Nested tables as names with dots."""
-    result: dict[str, Any] = {}
+    result: Fields = {}
     for name, value in table.items():
         result |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
     return result

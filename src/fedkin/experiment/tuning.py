@@ -13,11 +13,10 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 from fedkin.core import Method, RunFolderError
 from fedkin.core.errors import counted
-from fedkin.core.grammar import Table, subtable
+from fedkin.core.grammar import Fields, Table, subtable
 from fedkin.core.settings import Optimizer
 from fedkin.data import Federation
 from fedkin.experiment.listing import TRIALS
@@ -49,7 +48,7 @@ def space_of(method: Method, given: Table, optimizer: Optimizer = "sgd") -> Spac
     return space_from(result, type(method).__name__)
 
 
-def _fields(method: Method, given: Table, prefix: str) -> dict[str, Any]:
+def _fields(method: Method, given: Table, prefix: str) -> Fields:
     own = {name: values for name, values in method.tuned.items() if name not in given}
     result = {prefix + name: values if isinstance(values, str) else list(values) for name, values in own.items()}
     inner = getattr(method, "inner", None)

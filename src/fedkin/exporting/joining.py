@@ -247,22 +247,22 @@ class JoiningData:
 
 def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> JoiningData:
     """Return the joining client's samples, prepared and split as the run's."""
-    federation, how = p.federation, p.experiment.table.get("data", {})
+    federation, settings = p.federation, p.experiment.settings
     rows = None
     if isinstance(data, tuple):
         where = "the joining client's data"
         x, y = torch.tensor(array_of(data[0], where, "inputs")), data[1]
     else:
         where = str(data)
-        x, y, rows = _read(where, federation, encoding or how.get("encoding"))
+        x, y, rows = _read(where, federation, encoding or settings.data.encoding)
     x = x.to(federation.clients[0].train.x.dtype)
     shapes = tuple(x.shape[1:]), federation.shape
     fault = f"inputs of shape {list(shapes[0])}, the run's are {list(shapes[1])}"
     refuse_first(where, [] if shapes[0] == shapes[1] else [fault])
     labels = federation.labels or tuple(map(str, range(federation.classes)))
-    parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}
     made = Federation.from_arrays(
-        [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, labels=labels, **parts
+        [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, labels=labels,
+        test=settings.data.test, validation=settings.data.validation,
     ).clients[0]  # fmt: skip
     return JoiningData(made, where, rows)
 
@@ -288,7 +288,7 @@ def _client_column(p: FinishedRun) -> Any:
     """Return the column that named the client of the run's rows; None if there was none."""
     made = p.federation.preparation
     taken = {} if made is None else dict(made.taken)
-    return p.experiment.table.get("data", {}).get("client_column") or taken.get("client")
+    return p.experiment.settings.data.client_column or taken.get("client")
 
 
 def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
@@ -297,8 +297,8 @@ def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
     if new.rows is None or made is None:
         x = torch.cat([new.shard.train.x, new.shard.validation.x, new.shard.test.x]).numpy()
         return unusual_inputs(x, seen)
-    records, data = new.rows.records(), p.experiment.table.get("data", {})
-    unused = (made.target, _client_column(p), *str(data.get("drop") or "").split(","))
+    records, drop = new.rows.records(), p.experiment.settings.data.drop
+    unused = (made.target, _client_column(p), *(drop or "").split(","))
     raw = raw_rows(records, made.columns, new.rows.places)
     return unusual_rows(records, raw, made.columns, seen, unused)
 
