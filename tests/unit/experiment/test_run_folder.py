@@ -19,6 +19,7 @@ from fedkin.record.lines import RunLine
 from fedkin.server import Server
 from fedkin.storage.files import write_atomic
 from folders import content, small
+from refusals import refuses
 
 MARKS = {"config": "c0ffee", "data": "da7a", "network": "ne7"}
 
@@ -205,7 +206,7 @@ def test_resume_tells_of_another_config(tmp_path: Path) -> None:
     config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
     before = content(tmp_path / "a")
 
-    with pytest.raises(RunFolderError, match="another config"):
+    with refuses(RunFolderError, "another config"):
         resume(tmp_path / "a")
     assert content(tmp_path / "a") == before
 
@@ -222,7 +223,7 @@ def test_resume_tells_of_other_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=x, y=y)
     before = content(tmp_path / "a")
 
-    with pytest.raises(RunFolderError, match="the data have changed"):
+    with refuses(RunFolderError, "the data have changed"):
         resume(tmp_path / "a")
     assert content(tmp_path / "a") == before
 
@@ -234,7 +235,7 @@ def test_resume_tells_of_another_second_network(tmp_path: Path, monkeypatch: pyt
     before = content(folder)
     with monkeypatch.context() as other:
         other.setitem(MODELS, "mlp", MODELS["linear"])
-        with pytest.raises(RunFolderError, match="another second network: layers"):
+        with refuses(RunFolderError, "another second network: layers"):
             resume(folder)
     assert content(folder) == before
 
@@ -265,7 +266,7 @@ def test_what_exists_is_not_overwritten(kind: str, tmp_path: Path) -> None:
         (place / ("config.toml" if kind == "a run" else "letter.txt")).write_text("mine")
     before = content(tmp_path)
 
-    with pytest.raises(RunFolderError, match=r"exists already.*--out.*fedkin resume"):
+    with refuses(RunFolderError, "exists already", "--out", "fedkin resume"):
         RunFolder.create(place, "[run]")
     assert content(tmp_path) == before
 
