@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,14 @@ class Link:
         faults: errors that a call raises, by its name; each once.
         calls: names of the calls that were answered, without those for objects and messages.
         answers: contents of the replies that arrived whole, in order.
+        forgotten: set when the node has heard that it is unknown, which the first heartbeat says; messages come after
+            that. None: it is known.
     """
 
     def __init__(self, *contents: RecordDict) -> None:
         self.faults: list[tuple[str, Exception]] = []
         self.calls, self.answers = list[str](), list[RecordDict]()
-        self.known = True
+        self.forgotten: threading.Event | None = None
         self._messages, self._objects = list[Message](), dict[str, bytes]()
         self._reply: dict[str, bytes] = {}
         for content in contents:
@@ -72,9 +75,14 @@ class Link:
         return fleet_pb2.DeactivateNodeResponse()
 
     def _SendNodeHeartbeat(self, request: Any) -> Any:
-        return heartbeat_pb2.SendNodeHeartbeatResponse(success=self.known)
+        first = self.forgotten is not None and not self.forgotten.is_set()
+        if self.forgotten is not None:
+            self.forgotten.set()
+        return heartbeat_pb2.SendNodeHeartbeatResponse(success=not first)
 
     def _PullMessages(self, request: Any) -> Any:
+        if self.forgotten is not None and not self.forgotten.wait(0.01):
+            return fleet_pb2.PullMessagesResponse()
         if not self._messages:
             raise Ended
         message = self._messages.pop(0)
@@ -215,12 +223,12 @@ def test_an_answer_that_fails_is_no_end(said: list[str], monkeypatch: pytest.Mon
 
 def test_a_heartbeat_finds_out_that_the_node_is_unknown(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The session ends, and the node comes online again."""
-    monkeypatch.setattr(fleet, "_HEARTBEAT", 0.0)
+    monkeypatch.setattr(fleet, "_HEARTBEAT", 0.01)
     link = Link(message(1), message(2))
-    link.known = False
+    link.forgotten = threading.Event()
     serve(link, said, monkeypatch)
     assert len(link.answers) == 2
-    assert link.calls.count("SendNodeHeartbeat") >= 1
+    assert link.calls.count("ActivateNode") == 2
 
 
 def test_the_key_of_a_node_signs_its_calls(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_hosts_end_early_in_the_round_of_the_simulator(tmp_path: Path) -> None:
     assert ours.stopped == theirs.stopped != ""
     assert {line.round for line in ours.clients if line.right} == {3}
     assert load_export(taken_home(tmp_path, "c0")).card.round == 3
-    with refuses(ConfigError, "[run] stop_after = 2", "validation"):
+    with refuses(ConfigError, "stop_after = 2", "validation"):
         on_hosts(settings("da-pfl", data={"validation": 0.0}, **still), tmp_path / "b", Direct(sites(tmp_path / "b")))
 
 

@@ -100,10 +100,10 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
             _follow(folder, bar, former, over)
     except KeyboardInterrupt:
         if asked.ray:
-            screen.note(f"stopped; continue with: {again}")
+            screen.note("stopped; continue with:", again)
         else:
             look = command_line(["fedkin", "status", str(asked.link)])
-            screen.note(f"the run continues without this command; see {folder}, or: {look}")
+            screen.note(f"the run continues without this command; see {folder}, or:", look)
         return 130
     screen.say(f"Everything is in {folder}; pictures and tables: {folder / 'report.html'}")
     run = Result.open(folder)
