@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +26,7 @@ from fedkin.testing.toys import CLASSES, WIDTH, network, samples
 from fedkin.testing.trial import Setting, difference, play, tensors
 from folders import small
 from refusals import refuses
+from toys import Averaging
 
 SCALAR = Net(lambda: nn.Sequential(nn.Linear(1, 1, bias=False)), (1,), 1)
 NET = network("mlp")
@@ -129,6 +130,13 @@ def test_momentum_and_the_proximal_term() -> None:
     assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)
 
 
+@dataclass(frozen=True)
+class Around(Averaging, Method):
+    """FedAvg that names another method and states nothing of it."""
+
+    inner: Method = field(default_factory=lambda: get_method("scaffold"))
+
+
 def test_methods_with_formulas_for_sgd_are_refused() -> None:
     """Those that divide by the length of SGD's steps, or take steps of their own; inside another method as well."""
 
@@ -143,6 +151,7 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
         "scaffold", "fednova", "per-fedavg", "pfedme", "fedfa",
     }  # fmt: skip
     assert refused(Safe(inner=get_method("scaffold")))
+    assert refused(Around())  # which itself has no need
     assert not refused(FedFa(client_momentum=0.0))
     require(Settings(), get_method("scaffold"))
     with refuses(ConfigError, "SCAFFOLD", "'adamw'"):

@@ -243,6 +243,16 @@ def test_what_exists_is_left_alone(tmp_path: Path) -> None:
     assert content(tmp_path / "c") == before
 
 
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    """Also one in which no run has begun, when it is resumed and cannot go on."""
+    stopped = plan(model=ModelSettings("linear", "tail"))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "compare.toml").write_text(stopped.toml())
+    with pytest.raises(ModelError):
+        compare(stopped, out=tmp_path / "c", resume=True)
+    assert (tmp_path / "c" / "compare.toml").is_file()
+
+
 # ---- what is wrong ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
