@@ -17,7 +17,7 @@ from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.methods import FedProx, get_method
 from fedkin.storage.toml import read_toml
-from folders import FILES, content, lines_in
+from folders import FILES, lines_in
 from kills import Stop
 
 DATA = DataSettings(clients=5, samples_per_client=24)
@@ -105,11 +105,9 @@ def test_a_run_of_a_comparison_is_the_run_alone() -> None:
 
 def test_on_round_tells_where_the_comparison_is() -> None:
     """The callback gets method, seed and round in the order in which they are run."""
-    seen: list[tuple[str, int, int]] = []
+    seen = list[tuple[str, int, int]]()
     compare(plan(seeds=(0, 1)), on_round=lambda name, seed, report, line: seen.append((name, seed, line.round)))
-
-    names = ("local", "local-full", "fedavg")
-    assert seen == [(n, s, t) for s in (0, 1) for n in names for t in range(1, 5)]
+    assert seen == [(n, s, t) for s in (0, 1) for n in ("local", "local-full", "fedavg") for t in range(1, 5)]
 
 
 # ---- the folder ---------------------------------------------------------------------------------------------------
@@ -228,29 +226,19 @@ def test_a_kill_between_folder_and_config_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "c" / "local-full-seed0").mkdir()
     (tmp_path / "c" / "local-full-seed0" / ".config.toml.5.new").write_text("[met")
     runs = compare(comparing, out=tmp_path / "c", resume=True)
-
     assert [len(run.rounds) for run in runs] == [4, 4, 4]
     assert not list((tmp_path / "c").rglob(".*"))
 
 
-def test_what_exists_is_left_alone(tmp_path: Path) -> None:
-    """A second comparison into one folder is refused and changes nothing."""
-    compare(plan(), out=tmp_path / "c")
-    before = content(tmp_path / "c")
-
-    with pytest.raises(RunFolderError, match=r"exists already.*fedkin resume"):
-        compare(plan(), out=tmp_path / "c")
-    assert content(tmp_path / "c") == before
-
-
 def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
-    """Also one in which no run has begun, when it is resumed and cannot go on."""
+    """A new comparison does not write into it; one in which no run has begun is kept when it cannot go on."""
     stopped = plan(model=ModelSettings("linear", "tail"))
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "compare.toml").write_text(stopped.toml())
+    (tmp_path / "compare.toml").write_text(stopped.toml())
+    with pytest.raises(RunFolderError, match=r"exists already.*fedkin resume"):
+        compare(plan(), out=tmp_path)
     with pytest.raises(ModelError):
-        compare(stopped, out=tmp_path / "c", resume=True)
-    assert (tmp_path / "c" / "compare.toml").is_file()
+        compare(stopped, out=tmp_path, resume=True)
+    assert (tmp_path / "compare.toml").read_text() == stopped.toml()
 
 
 # ---- what is wrong ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from fedkin.cli.outcome import write_outcome
-from fedkin.core import ConfigError, ModelError, RunFolderError, Training
+from fedkin.core import ConfigError, RunFolderError, Training
 from fedkin.core.settings import Optimizer
 from fedkin.data import federation_of, resolved
 from fedkin.experiment import compare as compare_module
@@ -345,13 +345,6 @@ def test_what_cannot_be_tuned_is_refused() -> None:
             comparison_from({"methods": ["ifca"], "tune": wrong}, "my.toml")
     one = plan("ifca", data=resolved(SMALL["data"]))
     assert comparison_from(tomllib.loads(one.toml()), "file") == one
-
-
-def test_what_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
-    """As without tuning: an error before the first round of the first trial."""
-    with pytest.raises(ModelError, match="'tail'"):
-        compare(plan(model=ModelSettings("linear", "tail")), out=tmp_path / "c")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_saved_data_without_validation_samples_leave_no_folder(tmp_path: Path) -> None:
