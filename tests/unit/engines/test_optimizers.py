@@ -174,3 +174,24 @@ def test_every_other_method_trains_by_adam(name: str) -> None:
     adaptive = tensors(play(get_method(name), replace(setting, training=training.but(optimizer="adam")), stop=2))
     assert difference(plain, adaptive) is not None
     assert all(bool(t.isfinite().all()) for n, t in adaptive.items() if "state" in n and t.is_floating_point())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_what_stands_still_keeps_its_bits(optimizer: Optimizer) -> None:
+    training = Training(steps=4, batch_size=4, lr=0.1, optimizer=optimizer, weight_decay=0.1)
+    request = Train(NET.fresh(1), only=ENDS, center=torch.ones(NET.size), mu=1.0, linear=torch.ones(NET.size))
+    w = sgd(request, samples(0, 0, "train", 9), NET, training, generator(0))
+    assert torch.equal(w[~ENDS], request.start[~ENDS])
+    assert not bool((w[ENDS] == request.start[ENDS]).any())
+    norm = network("norm without dropout")
+    one, data = Training(steps=1, batch_size=8, lr=0.1), samples(0, 0, "train", 8)
+    plain = sgd(Train(norm.w0), data, norm, one, generator(0))
+    pulled = sgd(Train(norm.w0, optimizer=optimizer, weight_decay=0.5), data, norm, one, generator(0))
+    assert torch.equal(plain[norm.buffers], pulled[norm.buffers])
+
+
+def test_the_proximal_term_is_exactly_0_at_its_center() -> None:
+    """A loss without slope leaves the start as it is, bit for bit; of rounding of .3 w - .3 w Adam would make steps."""
+    request = Train(NET.w0, loss=lambda net, w, batch, aux: 0.0 * w.sum(), center=NET.w0, mu=0.3)
+    training = Training(steps=3, optimizer="adam")
+    assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)

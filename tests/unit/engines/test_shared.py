@@ -239,3 +239,11 @@ def test_a_heading_and_words_are_read_as_written() -> None:
     found = slab.read(OrderHeading.of(heading.words()).received)
     assert list(found) == list(bundle)
     assert all(torch.equal(found[n], bundle[n]) and found[n].dtype == bundle[n].dtype for n in bundle)
+
+
+def test_what_does_not_fit_into_the_common_slab_goes_with_each_bundle() -> None:
+    large, common, own = torch.arange(5000.0), Slab(4096), Slab(1 << 16)
+    bundles = [Bundle(a=large), Bundle(a=large)]
+    known = common.share(bundles)
+    assert known == {}
+    assert same(own.read(own.write(bundles[0], 0, own.size, known)[0], common), bundles[0])
